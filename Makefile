@@ -1,0 +1,56 @@
+# make demo   set up .venv, build, and decode with the bundled checkpoint
+# make test   the same set-up if needed, then every test
+# make bench | lint | clean
+#
+# Variables: PYTHON (makes the virtual environment), JOBS (test processes), LIMIT (problems in the demo),
+# TORCH_INDEX_URL (where pip takes torch from, such as https://download.pytorch.org/whl/cpu), and those of setup.py.
+
+PYTHON ?= python3
+JOBS ?= 2
+LIMIT ?= 20
+TORCH_INDEX_URL ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
+# The system's CMake serves where there is one.
+CMAKE := $(shell command -v cmake >/dev/null 2>&1 || echo cmake)
+SAMPLE := Mia has 14 apples. She buys 3 bags with 6 apples each. How many apples does she have now?
+
+.PHONY: demo test bench lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	@echo; echo "== packed-ss generate"
+	@$(BIN)/packed-ss generate "$(SAMPLE)"
+	@echo; echo "== packed-ss compare, $(LIMIT) problems"
+	@$(BIN)/packed-ss compare --limit $(LIMIT)
+
+test: export OMP_NUM_THREADS = 1
+test: $(VENV)/.installed
+	@$(BIN)/python -m pytest -n $(JOBS) --benchmark-disable $(ARGS)
+
+bench: $(VENV)/.installed
+	@$(BIN)/python -m pytest bench --benchmark-only $(ARGS)
+
+lint: $(VENV)/.installed
+	@$(PIP) ruff
+	@$(BIN)/ruff check .
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .benchmarks packed_ss/_C*.so packed_ss/_build.json
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.torch: constraints.txt
+	@echo "== $(VENV): a virtual environment of $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip setuptools wheel ninja pybind11 numpy $(CMAKE)
+	@echo "== $(VENV): torch (a large download the first time)"
+	@$(PIP) torch $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(shell find csrc -type f)
+	@echo "== $(VENV): packed_ss and what it needs (compiling takes about a minute)"
+	@$(PIP) --no-build-isolation --editable ".[test]"
+	@$(BIN)/python -c "from packed_ss.ops import native; native.load(); print('==', native.describe())"
+	@touch $@

@@ -1,0 +1,57 @@
+// packed_ss._C: importing it registers the native kernels with torch; info() tells what was built, and how.
+#include <pybind11/pybind11.h>
+#include <torch/library.h>
+
+#include "build_info.h"
+#include "ops.h"
+
+#define PACKED_SS_REGISTER(name) m.impl(#name, TORCH_FN(name));
+#define PACKED_SS_LIST(name) names.append(#name);
+
+namespace packed_ss {
+namespace {
+
+namespace py = pybind11;
+
+py::dict info() {
+  py::dict kernels;
+  {
+    py::list names;
+    PACKED_SS_CPU_KERNELS(PACKED_SS_LIST)
+    kernels["cpu"] = names;
+  }
+  {
+    py::list names;
+#ifdef PACKED_SS_WITH_CUDA
+    PACKED_SS_CUDA_KERNELS(PACKED_SS_LIST)
+#endif
+    kernels["cuda"] = names;
+  }
+  py::dict result;
+  result["compiler"] = PACKED_SS_COMPILER;
+  result["flags"] = PACKED_SS_FLAGS;
+  result["threads"] = PACKED_SS_THREADS;
+  result["torch"] = PACKED_SS_TORCH_VERSION;
+  result["cuda"] = PACKED_SS_CUDA_STATUS;
+  result["kernels"] = kernels;
+  return result;
+}
+
+}  // namespace
+
+namespace cpu {
+TORCH_LIBRARY_IMPL(packed_ss, CPU, m) { PACKED_SS_CPU_KERNELS(PACKED_SS_REGISTER) }
+}  // namespace cpu
+
+#ifdef PACKED_SS_WITH_CUDA
+namespace cuda {
+TORCH_LIBRARY_IMPL(packed_ss, CUDA, m) { PACKED_SS_CUDA_KERNELS(PACKED_SS_REGISTER) }
+}  // namespace cuda
+#endif
+
+}  // namespace packed_ss
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native kernels of packed_ss; importing this module registers them with torch.";
+  m.def("info", &packed_ss::info, "How this module was built: compiler, flags, threads, torch, cuda, kernels by device.");
+}

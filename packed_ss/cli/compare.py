@@ -1,0 +1,69 @@
+"""``packed-ss compare``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..evaluation.compare import Summary, compare, parse_schedule
+from ..evaluation.problems import read_problems
+from ..models.loading import load_model, resolve_folder
+from ..models.tokenizer import load_tokenizer
+
+
+def run(model: str, problems: Path | None, limit: int | None, schedules: list[str], *, block_size: int | None, as_json: bool,
+        plot: Path | None, **sampling: Any) -> None:
+    """Measures, then prints a table (or JSON) and writes the figure if one is asked for."""
+    if not schedules:
+        raise ValueError("no schedule was given, but at least one is needed")
+    for schedule in schedules:
+        parse_schedule(schedule)
+    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"the figure is {plot}, but its ending must be .png, .svg or .pdf")
+    folder = resolve_folder(model)
+    records = read_problems(problems or folder / "held_out.jsonl", limit)
+    network, tokenizer = load_model(model), load_tokenizer(model)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=as_json) as bar:
+        task = bar.add_task("decoding", total=len(records) * len(schedules))
+        summaries = compare(network, tokenizer, records, schedules, block_size=block_size,
+                            progress=lambda: bar.advance(task), **sampling)
+    b = block_size or network.config.block_size
+    title = f"{model}, B = {b}, {len(records)} problems, temperature {sampling['temperature']:g}"
+    if plot is not None:
+        from ..evaluation.plots import plot_comparison
+
+        plot_comparison(summaries, plot, title)
+    if as_json:
+        print(json.dumps({"model": model, "block_size": b, **sampling, "schedules": [s.as_dict() for s in summaries]}))
+    else:
+        Console().print(table(summaries, title))
+
+
+def table(summaries: list[Summary], title: str) -> Table:
+    """Rates of every schedule, and their ratio to linear's where linear was run."""
+    linear = next((s for s in summaries if s.schedule == "linear"), None)
+    out = Table(title=title)
+    out.add_column("schedule")
+    for name in ("tokens/NFE", "ms/NFE", "tokens/s", "accuracy", f"same as {summaries[0].schedule}"):
+        out.add_column(name, justify="right")
+
+    def cell(value: float, base: float | None, digits: int) -> str:
+        ratio = f" ({value / base:.2f}x)" if base else ""
+        return f"{value:.{digits}f}{ratio}"
+
+    for s in summaries:
+        out.add_row(
+            s.schedule,
+            cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2), cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
+            cell(s.tokens_per_second, linear and linear.tokens_per_second, 0), f"{100 * s.correct:.1f} %",
+            "random" if s.equal is None else f"{s.equal} / {s.prompts}")
+    if linear:
+        out.caption = "in brackets: against linear"
+    return out

@@ -1,0 +1,1 @@
+"""Which rows a call has and who sees whom."""

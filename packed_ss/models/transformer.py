@@ -1,0 +1,90 @@
+"""The decoder-only transformer that every supported checkpoint is an instance of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .config import ModelConfig
+from .rope import inverse_frequencies
+
+#: attend(layer, q [N, R, Hq, D], k [N, R, Hkv, D], v [N, R, Hkv, D]) -> [N, R, Hq, D]; q and k come unrotated.
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Block(nn.Module):
+    """Grouped-query attention and SwiGLU, each behind an RMSNorm and added to the residual stream.
+
+    The q, k and v projections are one matrix, gate and up another: fewer, larger products.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        c = config
+        self.layer, self.heads, self.kv_heads, self.head_dim = layer, c.num_heads, c.num_kv_heads, c.head_dim
+        self.input_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.qkv = nn.Linear(c.hidden_size, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, bias=False)
+        self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps) if c.qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps) if c.qk_norm else None
+        self.out = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+        self.mlp_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.gate_up = nn.Linear(c.hidden_size, 2 * c.intermediate_size, bias=False)
+        self.down = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        n, rows, _ = x.shape
+        qkv = self.qkv(self.input_norm(x)).view(n, rows, -1, self.head_dim)
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        x = x + self.out(attend(self.layer, q, k, v).reshape(n, rows, -1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Transformer(nn.Module):
+    """Token ids to logits.  What a row attends to is the caller's: see `Attend`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.source: Path | None = None  # the folder that the weights came from
+        self._apply(lambda t: t)
+
+    def _apply(self, fn, recurse=True):  # noqa: ANN001 - torch's own signature
+        """Keeps rotary frequencies beside the weights, and in float32 or better whatever the weights are."""
+        super()._apply(fn, recurse)
+        if self.config.tie_word_embeddings:  # leaving the meta device gives each module a tensor of its own
+            self.head.weight = self.embed.weight
+        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        self.frequencies = inverse_frequencies(self.config.rope, self.config.head_dim).to(self.embed.weight.device, dtype)
+        return self
+
+    def forward(self, ids: Tensor, attend: Attend, head_rows: int | None = None) -> Tensor:
+        """Logits [N, head_rows, V] of the last ``head_rows`` rows (None: all) of ``ids``, integer [N, R]."""
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x, attend)
+        if head_rows is not None:
+            x = x[:, x.shape[1] - head_rows:]
+        return self.head(self.norm(x))

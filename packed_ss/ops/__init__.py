@@ -1,0 +1,47 @@
+"""The operators behind ``torch.ops.packed_ss.*``.
+
+Schemas are defined here, plain-torch kernels serve every device, and the compiled module, where it was built, adds
+kernels for single devices that take precedence.  Callers never ask which one runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import attention, native, pack, philox, resolve
+from .schema import SCHEMAS
+
+_library = torch.library.Library("packed_ss", "DEF")
+for _schema in SCHEMAS:
+    _library.define(_schema)
+
+_TORCH_KERNELS = {
+    "uniform_noise": philox.uniform_noise,
+    "rope_store": attention.rope_store,
+    "tail_attention": attention.tail_attention,
+    "pack_block": pack.pack_block,
+    "resolve_greedy": resolve.resolve_greedy,
+    "resolve_coupled": resolve.resolve_coupled,
+    "resolve_rejection": resolve.resolve_rejection,
+}
+for _name, _kernel in _TORCH_KERNELS.items():
+    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+
+
+def _fake_uniform_noise(seed, position, stream, vocab_size):  # noqa: ANN001, ANN202 - the operator's own signature
+    return position.new_empty((*position.shape, vocab_size), dtype=torch.float32)
+
+
+def _fake_like_q(q, *_):  # noqa: ANN001, ANN202
+    return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+def _fake_in_place(*_) -> None:  # noqa: ANN002
+    return None
+
+
+for _name in _TORCH_KERNELS:
+    _fake = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q}
+    torch.library.register_fake(f"packed_ss::{_name}", _fake.get(_name, _fake_in_place), lib=_library)
+
+native.load()

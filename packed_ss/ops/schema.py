@@ -1,0 +1,28 @@
+"""Schemas of ``torch.ops.packed_ss.*``, the one place where they stand.
+
+Shapes: N sequences, R rows, V vocabulary, B block size, W = B - 1, C cache slots, T token capacity.  Arguments marked
+``(a!)`` are written in place; everything a call changes is marked.
+
+The state that the three resolves advance (see `packed_ss.state.DecodeState`):
+tokens [N, T] int32, length / cache_len / draft_len / finish_reason / nfe / limit / prompt_length [N] int32,
+draft [N, W] int32, advances [N, calls] int32, stops [S, M] int32 (right-aligned, padded with -1).
+"""
+
+_STATE = (
+    "Tensor logits, Tensor(a!) tokens, Tensor(b!) length, Tensor(c!) cache_len, Tensor(d!) draft, Tensor(e!) draft_len, "
+    "Tensor(f!) finish_reason, Tensor(g!) nfe, Tensor(h!) advances, Tensor limit, Tensor prompt_length, Tensor stops, "
+    "int verifier_rows, int block_size, int[] cuts, int shift"
+)
+_SAMPLING = "Tensor seed, float temperature, int top_k, float top_p"
+
+SCHEMAS = (
+    "uniform_noise(Tensor seed, Tensor position, int stream, int vocab_size) -> Tensor",
+    "rope_store(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor? query_scale, Tensor slots, "
+    "Tensor(a!) k_cache, Tensor(b!) v_cache) -> Tensor",
+    "tail_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_len, Tensor tail_mask, float scale) -> Tensor",
+    "pack_block(Tensor tokens, Tensor length, Tensor cache_len, Tensor draft, Tensor draft_len, int mask_token_id, "
+    "int verifier_rows, int block_size, int[] cuts, Tensor(a!) ids, Tensor(b!) positions, Tensor(c!) slots) -> ()",
+    f"resolve_greedy({_STATE}) -> ()",
+    f"resolve_coupled({_STATE}, {_SAMPLING}) -> ()",
+    f"resolve_rejection({_STATE}, {_SAMPLING}, Tensor(i!) draft_log_q) -> ()",
+)

@@ -1,0 +1,1 @@
+"""Triton kernels, imported as packed_ss.triton_kernels."""
