@@ -25,6 +25,10 @@ from .schedules import Branched, block_schedule
 from .state import FINISH_REASONS, DecodeState
 
 
+#: For a resolve that leaves the next call's rows to `pack_block`: no MASK id, no shape, no buffers.
+_NO_ROWS = (0, 0, (), None, None, None)
+
+
 class Streamer(Protocol):
     """What a streamer must have: transformers' `TextStreamer` and its kin do."""
 
@@ -123,7 +127,7 @@ class Decoder:
         self._resolve(self._forward(rows, slots, call.rows), state, request, call)
 
     def _loop(self, state: DecodeState, request: Request, stream: _Stream) -> None:
-        """Repeats the schedule's cycle until every sequence has finished."""
+        """Makes call after call until every sequence has finished."""
         for call in self._calls():
             running = state.finish_reason == 0
             if not running.any():
@@ -166,7 +170,7 @@ class Decoder:
         self._resolve(logits, state, request, BlockCall(1, b, (0,) if masks else (), shift=1 if masks else 0))
 
     def _resolve(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        shape = (call.verifier_rows, call.block_size, call.cuts, call.shift)
+        shape = (call.verifier_rows, call.block_size, call.cuts, call.shift, *_NO_ROWS)
         sampling = (state.seed, request.temperature, request.top_k, request.top_p)
         if request.verification == "greedy":
             torch.ops.packed_ss.resolve_greedy(logits, *state.operands(), *shape)

@@ -231,7 +231,8 @@ def _check(stored: dict[str, Stored], tensors: nemotron.TensorMap, copies: nemot
     if unexpected := [name for name in stored if name not in known]:
         faults.append(f"{_names(unexpected)} unexpected")
     present = {name: tensor for name, tensor in stored.items() if name in known}
-    if shapes := [f"{name} {list(t.shape)} instead of {list(known[name])}" for name, t in present.items() if t.shape != known[name]]:
+    misshaped = {name: t.shape for name, t in present.items() if t.shape != known[name]}
+    if shapes := [f"{name} {list(shape)} instead of {list(known[name])}" for name, shape in misshaped.items()]:
         faults.append(f"{_names(shapes)} of a wrong shape")
     if dtypes := [f"{name} {t.dtype}" for name, t in present.items() if t.dtype not in FLOAT_DTYPES]:
         faults.append(f"{_names(dtypes)} of a dtype other than {', '.join(FLOAT_DTYPES)}")

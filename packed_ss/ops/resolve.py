@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..sampling import Stream, gumbel, process, residual
-from .pack import table_range
+from .pack import pack_block, table_range
 
 RUNNING, STOP, LENGTH, ERROR = range(4)
 
@@ -36,6 +36,15 @@ class _Call(NamedTuple):
     block_size: int
     cuts: list[int]
     shift: int
+    mask_token_id: int
+    next_verifier_rows: int
+    next_cuts: list[int]
+    next_ids: Tensor | None
+    next_positions: Tensor | None
+    next_slots: Tensor | None
+
+
+_CALL = len(_Call._fields)
 
 
 def resolve_greedy(*state) -> None:  # noqa: ANN002 - the operator's schema says what they are
@@ -50,13 +59,12 @@ def resolve_greedy(*state) -> None:  # noqa: ANN002 - the operator's schema says
     if call.cuts:
         rows, count = retained_rows(call, h, advance)
         retain(call, ids.gather(1, rows), count)
-    else:
-        call.draft_len.zero_()
+    finish(call)
 
 
 def resolve_coupled(*arguments) -> None:  # noqa: ANN002
     """Greedy on perturbed scores: target and draft are argmax(log p + G) and argmax(log q + G) with the same noise."""
-    call, (seed, temperature, top_k, top_p) = _Call(*arguments[:16]), arguments[16:]
+    call, (seed, temperature, top_k, top_p) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab = call.verifier_rows, call.logits.shape[-1]
     h, advance = None, None
     if v:
@@ -71,8 +79,7 @@ def resolve_coupled(*arguments) -> None:  # noqa: ANN002
         place = call.length.unsqueeze(1) + table_range(call.block_size - 1, call.length.device)
         scores = process(_rows_of(call.logits, rows), temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
         retain(call, scores.argmax(-1).int(), count)
-    else:
-        call.draft_len.zero_()
+    finish(call)
 
 
 def resolve_rejection(*arguments) -> None:  # noqa: ANN002
@@ -80,7 +87,7 @@ def resolve_rejection(*arguments) -> None:  # noqa: ANN002
 
     ``draft_log_q`` [N, W, V] holds log Q of the draft being verified and receives that of the next.
     """
-    call, (seed, temperature, top_k, top_p, draft_log_q) = _Call(*arguments[:16]), arguments[16:]
+    call, (seed, temperature, top_k, top_p, draft_log_q) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab, n, device = call.verifier_rows, call.logits.shape[-1], call.length, call.length.device
     h, advance = None, None
     if v:
@@ -111,8 +118,7 @@ def resolve_rejection(*arguments) -> None:  # noqa: ANN002
         usable = (~log_q[..., 0].isnan()).long().cumprod(1).sum(1)
         draft_log_q.copy_(log_q)
         retain(call, drawn, torch.minimum(count, usable))
-    else:
-        call.draft_len.zero_()
+    finish(call)
 
 
 def _match(call: _Call, target: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,6 +207,16 @@ def retain(call: _Call, drawn: Tensor, count: Tensor) -> None:
     call.draft_len.copy_(torch.where(running, count, 0))
     if not call.verifier_rows:
         call.nfe.add_(running)
+
+
+def finish(call: _Call) -> None:
+    """No draft after a call without proposals; then the next call's rows, where their buffers are given."""
+    if not call.cuts:
+        call.draft_len.zero_()
+    if call.next_ids is not None:
+        pack_block(call.tokens, call.length, call.cache_len, call.draft, call.draft_len, call.mask_token_id,
+                   call.next_verifier_rows, call.block_size, call.next_cuts, call.next_ids, call.next_positions,
+                   call.next_slots)
 
 
 _cut_tensors: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}

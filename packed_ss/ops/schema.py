@@ -6,12 +6,18 @@ Shapes: N sequences, R rows, V vocabulary, B block size, W = B - 1, C cache slot
 The state that the three resolves advance (see `packed_ss.state.DecodeState`):
 tokens [N, T] int32, length / cache_len / draft_len / finish_reason / nfe / limit / prompt_length [N] int32,
 draft [N, W] int32, advances [N, calls] int32, stops [S, M] int32 (right-aligned, padded with -1).
+
+A resolve also writes the rows of the next call where it is given their buffers (next_ids, next_positions, next_slots
+[N, R'] int32, all or none) and that call's shape: fixed shapes let it, and save a launch.  Where the shape depends on what
+the resolve finds, as on a CPU, pack_block writes them afterwards.
 """
 
 _STATE = (
     "Tensor logits, Tensor(a!) tokens, Tensor(b!) length, Tensor(c!) cache_len, Tensor(d!) draft, Tensor(e!) draft_len, "
     "Tensor(f!) finish_reason, Tensor(g!) nfe, Tensor(h!) advances, Tensor limit, Tensor prompt_length, Tensor stops, "
-    "int verifier_rows, int block_size, int[] cuts, int shift"
+    "int verifier_rows, int block_size, int[] cuts, int shift, "
+    "int mask_token_id, int next_verifier_rows, int[] next_cuts, Tensor(i!)? next_ids, Tensor(j!)? next_positions, "
+    "Tensor(k!)? next_slots"
 )
 _SAMPLING = "Tensor seed, float temperature, int top_k, float top_p"
 
@@ -24,5 +30,5 @@ SCHEMAS = (
     "int verifier_rows, int block_size, int[] cuts, Tensor(a!) ids, Tensor(b!) positions, Tensor(c!) slots) -> ()",
     f"resolve_greedy({_STATE}) -> ()",
     f"resolve_coupled({_STATE}, {_SAMPLING}) -> ()",
-    f"resolve_rejection({_STATE}, {_SAMPLING}, Tensor(i!) draft_log_q) -> ()",
+    f"resolve_rejection({_STATE}, {_SAMPLING}, Tensor(l!) draft_log_q) -> ()",
 )

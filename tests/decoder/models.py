@@ -11,10 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packed_ss import Branched, Decoder
+from packed_ss.layouts.block import BlockCall
 from packed_ss.models.rope import angles, rotate
 from packed_ss.models.transformer import Transformer
 from packed_ss.reference import Generation, autoregressive, branched, linear, make_rule
+from packed_ss.reference.algorithms import Drafter, Verifier
 from packed_ss.reference.verification import Rule
+from packed_ss.request import Request
+from packed_ss.rows import Rows
+from packed_ss.state import DecodeState
 from tests.support.checkpoints import random_config, random_model
 
 
@@ -97,3 +102,45 @@ def plain(model: Transformer, prompt: Sequence[int], L: int, mode: str = "greedy
 def new_decoder(model: Transformer, schedule: str | Branched = "packed", block_size: int = 4, **options: Any) -> Decoder:
     """A decoder with room for five short prompts."""
     return Decoder(model, schedule, block_size, **({"max_length": 64, "batch_size": 5} | options))
+
+
+class FullShape(Decoder):
+    """Sends every row in every call, as fixed shapes on a GPU do, with the whole cache in view."""
+
+    def _live(self, state: DecodeState, request: Request, running: Tensor, call: BlockCall) -> BlockCall:
+        return call
+
+    def step(self, state: DecodeState, request: Request, call: BlockCall, slots: int) -> None:
+        super().step(state, request, call, self.cache.capacity)
+
+
+class Scripted(Decoder):
+    """A decoder whose logits come from the reference's kind of verifier and drafter, and NaN in every row that has no use.
+
+    ``calls`` keeps each call's shape, with |D| of the first sequence before it and after it.
+    """
+
+    def __init__(self, verifier: Verifier, drafter: Drafter, vocab_size: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(small_model(0, vocab_size), *arguments, **({"max_length": 64} | options))
+        self.verifier, self.drafter = verifier, drafter
+        self.calls: list[tuple[BlockCall, int, int]] = []
+
+    def _forward(self, rows: Rows, slots: int, head_rows: int) -> Tensor:
+        return torch.empty(0)
+
+    def _resolve(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+        n = state.length.shape[0]
+        logits = torch.full((n, call.rows, self.model.config.vocab_size), torch.nan, dtype=torch.float64)
+        for i in range(n):
+            P, D = state.tokens[i, : state.length[i]].tolist(), state.draft[i, : state.draft_len[i]].tolist()
+            if call.verifier_rows:
+                D = D[: call.verifier_rows - 1]
+                logits[i, : len(D) + 1] = torch.tensor(self.verifier(P, D), dtype=torch.float64)
+            for k, cut in enumerate(call.cuts):
+                if cut <= len(D):
+                    begin, count = call.verifier_rows + k * call.block_size + 1 - call.shift, call.block_size - 1 + call.shift
+                    proposals = torch.tensor(self.drafter([*P, *D[:cut]], count), dtype=torch.float64)
+                    logits[i, begin: begin + count] = proposals
+        before = int(state.draft_len[0])
+        super()._resolve(logits, state, request, call)
+        self.calls.append((call, before, int(state.draft_len[0])))

@@ -10,10 +10,9 @@ import torch
 
 from packed_ss import Branched, Decoder, GenerateOutput
 from packed_ss.layouts import prefill
-from packed_ss.layouts.block import BlockCall
 from packed_ss.models.transformer import Transformer
 from packed_ss.reference import Generation
-from tests.decoder.models import new_decoder, plain, schedules, small_model
+from tests.decoder.models import FullShape, new_decoder, plain, schedules, small_model
 
 RAGGED = [[0, 2, 4, 1, 3], [2], [4, 4, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [1, 0]]  # 3 is MASK, 1 the checkpoint's stop id
 HOT = {"temperature": 0.9, "verification": "coupled"}
@@ -47,16 +46,6 @@ def check_counts(out: GenerateOutput) -> None:
     for tokens, advances, nfe in zip(out.tokens, out.advances, out.nfe, strict=True):
         assert tokens.dtype == torch.int64 and tokens.dim() == 1
         assert len(advances) == nfe and sum(advances) == len(tokens) and min(advances) >= 0
-
-
-class FullShape(Decoder):
-    """Sends every row in every call, as fixed shapes on a GPU do, with the whole cache in view."""
-
-    def _live(self, state: Any, request: Any, running: Any, call: BlockCall) -> BlockCall:
-        return call
-
-    def step(self, state: Any, request: Any, call: BlockCall, slots: int) -> None:
-        super().step(state, request, call, self.cache.capacity)
 
 
 @pytest.mark.parametrize("two_call_start", [False, True], ids=["one call", "two calls"])

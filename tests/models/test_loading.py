@@ -412,8 +412,9 @@ def test_a_tensor_must_be_in_the_shard_that_the_index_names(folder: Path) -> Non
     assert Q in message and "does not list them" in message
 
 
-@pytest.mark.parametrize("file", ["../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..\\model.safetensors",
-                                  "..", "", "model.bin", "C:model.safetensors", "a\0.safetensors", 7, None, ["model.safetensors"]])
+@pytest.mark.parametrize("file", [
+    "../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..\\model.safetensors", "..", "", "model.bin",
+    "C:model.safetensors", "a\0.safetensors", 7, None, ["model.safetensors"]])
 def test_an_index_reaches_no_other_folder(folder: Path, file: Any) -> None:
     weight_map = shard(folder)
     (folder / "sub").mkdir()

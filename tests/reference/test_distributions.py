@@ -103,7 +103,7 @@ def test_an_empty_residual_is_the_target_itself() -> None:
 def test_residual_keeps_the_digits_of_a_small_ratio(ratio: float) -> None:
     """log(1 - Q/p) without log1p has a relative error of about 1e-16 / ratio."""
     residual = log_residual([0.0, -50.0], [math.log(ratio), 0.0])[0]
-    assert residual == pytest.approx(-ratio - ratio**2 / 2.0 - ratio**3 / 3.0, rel=1e-11, abs=0.0)
+    assert residual == pytest.approx(-ratio - ratio**2 / 2.0 - ratio**3 / 3.0 - ratio**4 / 4.0, rel=1e-11, abs=0.0)
 
 
 def test_residual_against_fractions() -> None:

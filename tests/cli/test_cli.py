@@ -1,0 +1,151 @@
+"""The command line, run as users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUESTION = "Maya has 14 shells. She finds 9 more at the beach. Then she loses 5 of them. How many shells are left?"
+
+
+def packed_ss(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    code = "from packed_ss.cli import main; main()"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160", "TERM": "dumb"}
+    return subprocess.run([sys.executable, "-c", code, *arguments], input=stdin, capture_output=True, text=True,
+                          env=environment, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> Path:
+    run = packed_ss("generate", QUESTION, "--json")
+    assert run.returncode == 0, run.stderr
+    path = tmp_path_factory.mktemp("record") / "out.json"
+    path.write_text(run.stdout)
+    return path
+
+
+def test_generate_streams_the_text_that_json_holds(record):
+    out = json.loads(record.read_text())
+    run = packed_ss("generate", QUESTION)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == out["text"].strip()
+    assert "The answer is" in out["text"]
+    assert sum(out["advances"]) == len(out["tokens"])
+    assert len(out["advances"]) == out["nfe"] < len(out["tokens"])
+    assert f"{len(out['tokens'])} tokens in {out['nfe']} calls" in run.stderr
+
+
+def test_generate_reads_files_and_standard_input(record, tmp_path):
+    text = json.loads(record.read_text())["text"].strip()
+    path = tmp_path / "prompt.txt"
+    path.write_text(QUESTION + "\n")
+    assert packed_ss("generate", "--file", str(path)).stdout.strip() == text
+    assert packed_ss("generate", "-", stdin=QUESTION).stdout.strip() == text
+    assert packed_ss("generate", stdin=QUESTION).stdout.strip() == text
+
+
+@pytest.mark.parametrize("schedule", ["autoregressive", "linear", "quadratic", "branched:0,2,4"])
+def test_generate_gives_the_same_text_under_every_schedule(record, schedule):
+    run = packed_ss("generate", QUESTION, "--json", "--schedule", schedule, "--block-size", "8")
+    assert json.loads(run.stdout)["tokens"] == json.loads(record.read_text())["tokens"]
+
+
+def test_generate_stops_after_a_stop_text(record):
+    text = json.loads(record.read_text())["text"]
+    word = text.split()[3]
+    run = packed_ss("generate", QUESTION, "--json", "--stop", " " + word)
+    out = json.loads(run.stdout)
+    assert out["finish_reason"] == "stop"
+    assert out["text"] == text[: text.index(" " + word) + len(word) + 1]
+
+
+def test_verify_accepts_an_output_and_names_a_changed_token(record, tmp_path):
+    assert packed_ss("verify", str(record)).returncode == 0
+    assert "are what plain AR emits" in packed_ss("verify", "--float64", "-", stdin=record.read_text()).stdout
+    out = json.loads(record.read_text())
+    out["tokens"][5] += 1
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(out))
+    run = packed_ss("verify", str(changed), "--json")
+    assert run.returncode == 1
+    first = json.loads(run.stdout)["mismatches"][0]
+    assert (first["index"], first["token"]) == (5, out["tokens"][5])
+    assert first["gap"] > 0
+    assert "not what plain AR emits" in packed_ss("verify", str(changed)).stdout
+
+
+def test_verify_checks_coupled_samples_with_the_specification_noise(tmp_path):
+    run = packed_ss("generate", QUESTION, "--json", "--temperature", "1.5", "--verification", "coupled", "--seed", "3")
+    path = tmp_path / "coupled.json"
+    path.write_text(run.stdout)
+    assert packed_ss("verify", str(path)).returncode == 0
+    out = json.loads(run.stdout)
+    path.write_text(json.dumps(out | {"seed": 4}))
+    assert packed_ss("verify", str(path)).returncode == 1
+
+
+def test_compare_prints_a_table_or_json_and_draws(tmp_path):
+    plot = tmp_path / "out.png"
+    run = packed_ss("compare", "--limit", "2", "--json", "--plot", str(plot), "--block-size", "8")
+    assert run.returncode == 0, run.stderr
+    rows = {r["schedule"]: r for r in json.loads(run.stdout)["schedules"]}
+    assert list(rows) == ["autoregressive", "linear", "packed", "quadratic"]
+    assert all(r["equal"] == r["prompts"] == 2 for r in rows.values())
+    assert rows["autoregressive"]["tokens_per_nfe"] == 1.0 < rows["packed"]["tokens_per_nfe"]
+    assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    table = packed_ss("compare", "--limit", "1", "--schedules", "linear packed")
+    assert "tokens/NFE" in table.stdout
+    assert "packed" in table.stdout
+
+
+def test_info_describes_machine_and_checkpoint():
+    out = json.loads(packed_ss("info", "tiny", "--json").stdout)
+    assert out["model_type"] == "nemotron_labs_diffusion"
+    assert 2e6 <= out["parameters"] <= 5e6
+    assert "torch" in out
+    assert "tiny" in packed_ss("info", "tiny").stdout
+
+
+@pytest.mark.parametrize(("arguments", "named"), [
+    (["generate", ""], "prompt is empty"),
+    (["generate", "hi", "--max-new-tokens", "-1"], "max_new_tokens is -1"),
+    (["generate", "hi", "--block-size", "1"], "block_size is 1"),
+    (["generate", "hi", "--top-p", "0"], "top_p is 0"),
+    (["generate", "hi", "--top-p", "1.5"], "top_p is 1.5"),
+    (["generate", "hi", "--top-k", "-3"], "top_k is -3"),
+    (["generate", "hi", "--temperature", "-0.5"], "temperature is -0.5"),
+    (["generate", "hi", "--temperature", "nan"], "temperature is nan"),
+    (["generate", "hi", "--stop", ""], "stop sequence 0 is empty"),
+    (["generate", "hi", "--schedule", "fast"], "'fast'"),
+    (["generate", "hi", "--verification", "maybe"], "'maybe'"),
+    (["generate", "hi", "--file", "x"], "both a prompt and --file"),
+    (["generate", "--file", "no/such/file"], "no/such/file"),
+    (["generate", "hi", "--model", "no/such/folder/at all"], "no/such/folder"),
+    (["generate", "hi", "--schedule", "branched:1,2"], "with 0 among them"),
+    (["generate", "hi", "--schedule", "branched:0,99"], "99"),
+    (["compare", "--problems", "no-such.jsonl"], "no-such.jsonl"),
+    (["compare", "--limit", "1", "--plot", "x.bmp"], "x.bmp"),
+    (["compare", "--schedules", " "], "no schedule"),
+    (["verify", "no-such.json"], "no-such.json"),
+    (["info", "./nowhere"], "nowhere"),
+])
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, named):
+    run = packed_ss(*arguments)
+    assert run.returncode == 2, (run.stdout, run.stderr)
+    assert named in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model": "tiny", "prompt_tokens": [], "tokens": []}',
+                                  '{"model": "tiny", "prompt_tokens": [1], "tokens": [99999]}',
+                                  '{"model": "tiny", "prompt_tokens": [1], "tokens": [2], "temperature": 1.0}'])
+def test_verify_refuses_records_that_are_none(text):
+    run = packed_ss("verify", "-", stdin=text)
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
