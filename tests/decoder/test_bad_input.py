@@ -181,7 +181,7 @@ def test_nan_ends_its_own_text_with_an_error_and_no_other(mode: str) -> None:
     prompts, ends = [[0, 4], [1], [4, 4, 0], [0, 2], [1, 0, 0]], set()
     for schedule in schedules(5).values():
         decoder = new_decoder(model, schedule, 5)
-        for seed in (0, 70, 140):
+        for seed in (0, 70):
             out = decoder.generate(prompts, 8, seed=seed, eos_token_id=[], **SAMPLING[mode])
             assert run(out)[3] == ([], "error") and (out.nfe[3], out.advances[3]) == (1, [0])
             for i, (tokens, reason) in enumerate(run(out)):
@@ -198,17 +198,18 @@ def test_nan_ends_its_own_text_with_an_error_and_no_other(mode: str) -> None:
 @pytest.mark.parametrize("mode", SAMPLING)
 def test_nan_in_the_drafter_changes_no_token(mode: str) -> None:
     """A MASK embedding of NaN spoils every proposal; the text stays that of AR, in rejection too, where nothing is drafted."""
-    model = poisoned(small_model(6), MASK)
-    with torch.no_grad():
-        model.head.weight[MASK] = 0.0
-        model.head.weight[MASK] -= 5.0 * model.head.weight.sum(0)  # an unlikely token, so that texts go on
+    model = poisoned(small_model(6, 8), MASK)
+    with torch.no_grad():  # a token of average logit is hardly ever among the best two, so that texts go on
+        model.head.weight[MASK] = model.head.weight[[0, 1, 2, 4, 5, 6, 7]].mean(0)
+    options = SAMPLING[mode] | ({} if mode == "greedy" else {"top_k": 2})
     prompts = [[0, 4], [1], [4, 4, 0], [0, 2]]
     done = 0
     for schedule in schedules(5).values():
         decoder = new_decoder(model, schedule, 5)
         for seed in (0, 10):
-            out = decoder.generate(prompts, 10, seed=seed, eos_token_id=[], **SAMPLING[mode])
-            want = [plain(model, prompt, 10, "greedy" if mode == "greedy" else "coupled", seed + i) for i, prompt in enumerate(prompts)]
+            out = decoder.generate(prompts, 10, seed=seed, eos_token_id=[], **options)
+            want = [plain(model, prompt, 10, "greedy" if mode == "greedy" else "coupled", seed + i, top_k=2)
+                    for i, prompt in enumerate(prompts)]
             assert run(out) == [(one.tokens, one.finish_reason) for one in want]
             done += out.finish_reason.count("length")
             if mode == "rejection":
@@ -234,7 +235,7 @@ def test_what_the_cache_held_before_cannot_reach_a_text(monkeypatch: pytest.Monk
             decoder = new_decoder(small_model(2, dtype=torch.float32), schedule, 4, two_call_start=two_call_start)
             want = decoder.generate(prompts, 9, eos_token_id=[], **SAMPLING[mode])
             for chunk in (1024, 2):
-                for value in (NAN, math.inf, 1e30):
+                for value in (NAN, math.inf):
                     monkeypatch.setattr(prefill, "CHUNK", chunk)
                     decoder.cache.keys.fill_(value)
                     decoder.cache.values.fill_(value)

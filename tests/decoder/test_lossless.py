@@ -57,11 +57,11 @@ def test_every_schedule_emits_the_text_of_naive_decoding(mode: str, block_size: 
         model_seed = 1 + block_size % 2
         decoder = new_decoder(small_model(model_seed), schedule, block_size, two_call_start=two_call_start)
         for stop in STOPS:
-            want = [expected(model_seed, mode, stop, 17, seed + i, tuple(prompt)) for i, prompt in enumerate(RAGGED)]
-            together = decoder.generate(RAGGED, 17, seed=seed, **MODES[mode], **STOPS[stop])
+            want = [expected(model_seed, mode, stop, 13, seed + i, tuple(prompt)) for i, prompt in enumerate(RAGGED)]
+            together = decoder.generate(RAGGED, 13, seed=seed, **MODES[mode], **STOPS[stop])
             assert texts(together) == [(one.tokens, one.finish_reason) for one in want], (name, stop)
             check_counts(together)
-            alone = decoder.generate(RAGGED[3], 17, seed=seed + 3, **MODES[mode], **STOPS[stop])
+            alone = decoder.generate(RAGGED[3], 13, seed=seed + 3, **MODES[mode], **STOPS[stop])
             assert texts(alone) == texts(together)[3:4] and alone.advances == together.advances[3:4]
             accepted += sum(a > 1 for advances in together.advances for a in advances)
             if name == "autoregressive":
@@ -87,11 +87,12 @@ def test_neither_the_batch_nor_the_limit_changes_a_text(mode: str) -> None:
     for name, schedule in schedules(5).items():
         decoder = new_decoder(small_model(2), schedule, 5)
         whole = decoder.generate(RAGGED, 12, seed=30, eos_token_id=[], **sampling)
-        for L in range(1, 12):
+        for L in (1, 2, 3, 4, 7):
             together = decoder.generate(RAGGED, L, seed=30, eos_token_id=[], **sampling)
-            for i, prompt in enumerate(RAGGED):
-                alone = decoder.generate(prompt, L, seed=30 + i, eos_token_id=[], **sampling)
+            for i in range(5):
                 assert together.tokens[i].tolist() == whole.tokens[i][:L].tolist(), (name, L, i)
+            for i in (1, 3):
+                alone = decoder.generate(RAGGED[i], L, seed=30 + i, eos_token_id=[], **sampling)
                 assert alone.tokens[0].tolist() == whole.tokens[i][:L].tolist(), (name, L, i)
                 assert alone.advances[0] == together.advances[i]
                 assert alone.finish_reason == ["length"]
@@ -102,20 +103,20 @@ def test_a_stop_anywhere_ends_the_text_there(block_size: int) -> None:
     """Ids and sequences cut from the text itself, so that they end in the middle of runs and cross call boundaries."""
     model, prompt, crossed, inside = small_model(4), [0, 2], 0, 0
     endless = plain(model, prompt, 14, "coupled", 5).tokens
-    stops = sorted({tuple(endless[end - size: end]) for size in (1, 2, 3, 6) for end in range(size, 15)})
+    stops = sorted({tuple(endless[end - size: end]) for size in (1, 2, 3, 6) for end in range(size, 14, 2)})
     for schedule in schedules(block_size).values():
         decoder = new_decoder(model, schedule, block_size)
+        free = decoder.generate(prompt, 14, seed=5, temperature=1.0, verification="coupled", eos_token_id=[])
         for stop in stops:
             end = next(e for e in range(1, 15) if tuple(endless[e - len(stop): e]) == stop and e >= len(stop))
-            for L in {end - 1, end, end + 1, 14} - {0}:
+            for L in {end - len(stop) % 2, end, 14} - {0}:
                 given = {"eos_token_id": stop[0]} if len(stop) == 1 else {"eos_token_id": [], "stop_sequences": [stop]}
-                out = decoder.generate(prompt, min(L, 14), seed=5, temperature=1.0, verification="coupled", **given)
+                out = decoder.generate(prompt, L, seed=5, temperature=1.0, verification="coupled", **given)
                 assert texts(out) == [(endless[: min(end, L)], "stop" if end <= L else "length")], (stop, L)
                 check_counts(out)
                 if end <= L:
                     crossed += out.advances[0][-1] < len(stop)
-                    # the same run without the stop went on past it within this very call
-                    free = decoder.generate(prompt, 14, seed=5, temperature=1.0, verification="coupled", eos_token_id=[])
+                    # without the stop the same call would have gone on past it
                     inside += free.advances[0][: out.nfe[0]] != out.advances[0]
     assert crossed > 20 and inside > 5
 
@@ -173,12 +174,12 @@ def test_a_long_prompt_in_several_passes_is_one_call(monkeypatch: pytest.MonkeyP
     for schedule in schedules(4).values():
         decoder = new_decoder(small_model(2), schedule, 4, two_call_start=two_call_start)
         outs = []
-        for chunk in (1024, 4, 1, 12):
+        for chunk in (1024, 4, 1):
             monkeypatch.setattr(prefill, "CHUNK", chunk)
-            for given in (prompts, prompts[:1], prompts[3:]):
+            for given in (prompts, prompts[3:]):
                 outs.append((given, decoder.generate(given, **settings)))
-        for given, out in outs[3:]:
-            want = next(whole for prompts_, whole in outs[:3] if prompts_ == given)
+        for given, out in outs[2:]:
+            want = next(whole for prompts_, whole in outs[:2] if prompts_ == given)
             assert texts(out) == texts(want) and out.advances == want.advances
 
 

@@ -57,9 +57,11 @@ class NoDeviceReads(TorchDispatchMode):
         if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
             if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
                 raise DeviceRead(f"{name} by a boolean mask")
-        if name in ("_to_copy", "to") and kwargs.get("device") is not None:
-            raise DeviceRead(f"a copy to {kwargs['device']}")
-        return func(*args, **kwargs)
+        if kwargs.get("device") is not None and args and isinstance(args[0], Tensor) and kwargs["device"] != args[0].device:
+            raise DeviceRead(f"{name} from {args[0].device} to {kwargs['device']}")
+        with self:  # what is made of other operators is seen by its parts
+            parts = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if parts is NotImplemented else parts
 
 
 @contextmanager

@@ -42,9 +42,7 @@ def random_stops(rng: random.Random, vocab_size: int) -> dict[str, Any]:
     return {"stop_ids": ids, "stop_sequences": sequences}
 
 
-def greedy_text(
-    model: TableModel, prompt: list[int], L: int, ids: Sequence[int], sequences: Sequence[list[int]]
-) -> Generation:
+def greedy_text(model: TableModel, prompt: list[int], L: int, ids: Sequence[int], sequences: Sequence[list[int]]) -> Generation:
     """AR greedy written a second time: the whole text first, then the cut at its earliest stop."""
     text: list[int] = []
     while len(text) < L:
