@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,12 +80,20 @@ def torch_version() -> str:
 
 
 def run(command: list[str]) -> None:
-    """Runs one step of the build; its output is shown, and its last lines are repeated in the error."""
+    """Runs one step of the build; its output is shown, and the first error in it is repeated in the exception."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     print(done.stdout, flush=True)
     if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if "error" in line.lower()] or done.stdout.splitlines()[-1:]
-        raise NotBuilt(f"{Path(command[0]).name} failed: {' '.join(lines[:1]).strip()}")
+        raise NotBuilt(f"{Path(command[0]).name} failed: {first_error(done.stdout)}")
+
+
+def first_error(output: str) -> str:
+    """The first error message of CMake or of a compiler, on one line (-Werror in a command is not one)."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for i, line in enumerate(lines):
+        if re.search(r"(?<![-\w])error\b", line, re.IGNORECASE):
+            return " ".join(lines[i : i + 2]) if line.endswith(":") else line
+    return lines[-1] if lines else "it printed nothing."
 
 
 def compile_module(output: Path, version: str) -> None:
@@ -119,6 +128,7 @@ class CMakeBuild(build_ext):
         output.mkdir(parents=True, exist_ok=True)
         for old in output.glob(f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"):
             old.unlink()  # the module of an earlier build must not outlive a failed one
+        (output / RECORD).unlink(missing_ok=True)
         try:
             if flag("PACKED_SS_NO_NATIVE"):
                 raise NotBuilt("PACKED_SS_NO_NATIVE=1 was set when it was installed.")

@@ -64,7 +64,8 @@ def show(report: Report, tokenizer: Any) -> None:
         gap = f"; the closest call was token {report.smallest_gap_index}, {report.smallest_gap:.3g} above its runner-up"
         console.print(f"all {report.tokens} tokens are what plain AR emits{gap if report.tokens else ''}")
         return
-    table = Table(title=f"{len(report.mismatches)} of {report.tokens} tokens are not what plain AR emits")
+    console.print(f"{len(report.mismatches)} of {report.tokens} tokens are not what plain AR emits")
+    table = Table()
     for name in ("index", "token", "AR emits", "gap"):
         table.add_column(name)
     for m in report.mismatches:

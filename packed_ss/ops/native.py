@@ -66,7 +66,7 @@ def _obstacle() -> str:
     try:
         record = json.loads(_RECORD.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return "packed_ss was not installed by its setup.py, so nothing was compiled."
+        return "packed_ss was not installed by its setup.py, or not to the end, so nothing was compiled."
     if not record["built"]:
         return str(record["reason"])
     if record["torch"] != torch.__version__:
