@@ -30,7 +30,7 @@ class TimedDecoder(Decoder):
         self.steps: list[tuple[float, float]] = []
         self._inside = 0.0
 
-    def _forward(self, *args):  # noqa: ANN202
+    def _forward(self, *args):
         begin = time.perf_counter()
         out = super()._forward(*args)
         self._inside = time.perf_counter() - begin

@@ -24,7 +24,6 @@ from .rows import Rows
 from .schedules import Branched, block_schedule
 from .state import FINISH_REASONS, DecodeState
 
-
 #: For a resolve that leaves the next call's rows to `pack_block`: no MASK id, no shape, no buffers.
 _NO_ROWS = (0, 0, (), None, None, None)
 

@@ -77,9 +77,9 @@ def _ids(what: str, value: Any, vocab_size: int) -> list[int]:
     """A 1-D run of token ids as a list."""
     if isinstance(value, torch.Tensor):
         if value.dim() != 1 or value.dtype.is_floating_point or value.dtype == torch.bool:
-            raise ValueError(f"{what} is a {value.dtype} tensor of shape {tuple(value.shape)}, but a 1-D integer tensor is needed")
+            raise ValueError(f"{what} is a {value.dtype} tensor of shape {tuple(value.shape)}, but it must be integers in 1-D")
         value = value.tolist()
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) and not hasattr(value, "__iter__"):
+    if isinstance(value, (str, bytes)) or (not isinstance(value, Sequence) and not hasattr(value, "__iter__")):
         raise ValueError(f"{what} is {value!r}, but a run of token ids is needed")
     ids = list(value)
     if not ids:

@@ -222,7 +222,7 @@ def saving(r: random.Random) -> Problem:
     work = [r.choice((f"In {weeks} weeks that is {week} * {weeks} = {earned} dollars.", f"{pro} earns {week} * {weeks} = {earned} dollars.")),
             r.choice((f"With the first {start} it makes {start} + {earned} = {total} dollars.", f"Then {low} has {start} + {earned} = {total} dollars.")),
             r.choice((f"After paying {cost} there are {total} - {cost} = {total - cost} dollars.", f"Minus the price, {total} - {cost} = {total - cost} dollars remain."))]
-    return _problem(story + [r.choice((f"How much money does {name} have now?", f"How many dollars are left?"))], work, total - cost)
+    return _problem(story + [r.choice((f"How much money does {name} have now?", "How many dollars are left?"))], work, total - cost)
 
 
 def comparing(r: random.Random) -> Problem:

@@ -171,7 +171,8 @@ def train(args: argparse.Namespace) -> None:
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
             spread = 0.02 if "embed" in name else 1 / math.sqrt(weight.shape[1])
-            torch.nn.init.normal_(weight, std=spread / (math.sqrt(2 * config.num_layers) if ".out" in name or ".down" in name else 1))
+            depth = math.sqrt(2 * config.num_layers) if ".out" in name or ".down" in name else 1
+            torch.nn.init.normal_(weight, std=spread / depth)
     matrices = [w for n, w in model.named_parameters() if w.dim() == 2 and n.startswith("blocks")]
     others = [w for n, w in model.named_parameters() if w.dim() != 2 or not n.startswith("blocks")]
     optimizers = [torch.optim.Muon(matrices, lr=args.rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
@@ -193,7 +194,7 @@ def train(args: argparse.Namespace) -> None:
     saved = time.monotonic()
     with Progress(*columns) as bar, (work / "log.jsonl").open("a") as log:
         task = bar.add_task(f"{parameter_count(config) / 1e6:.2f} M parameters", total=args.steps, completed=first)
-        for step, batch in zip(range(first, args.steps), batches(tokenizer, args.batch, first)):
+        for step, batch in zip(range(first, args.steps), batches(tokenizer, args.batch, first), strict=False):
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = args.rate * learning_rate(step, args.steps)
@@ -206,7 +207,8 @@ def train(args: argparse.Namespace) -> None:
             line = {"step": step + 1, "ar_loss": round(ar.item(), 4), "mask_loss": round(mask.item(), 4),
                     "ar_right": round(ar_right.item(), 4), "mask_right": round(mask_right.item(), 4)}
             log.write(json.dumps(line) + "\n")
-            bar.update(task, completed=step + 1, description=f"ar {ar:.3f}  mask {mask:.3f}  right {ar_right:.3f} {mask_right:.3f}")
+            bar.update(task, completed=step + 1,
+                       description=f"ar {ar:.3f}  mask {mask:.3f}  right {ar_right:.3f} {mask_right:.3f}")
             if time.monotonic() - saved > 60 * args.minutes_per_save or step + 1 == args.steps:
                 log.flush()
                 store(step + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ app = typer.Typer(name="packed-ss", no_args_is_help=True, add_completion=False, 
                   help="Lossless self-speculative decoding that drafts one call ahead.")
 
 Model = Annotated[str, typer.Option(help="Bundled name, local folder, or hub id.")]
-BlockSize = Annotated[Optional[int], typer.Option(help="B, rows of a proposal region; default: the checkpoint's.")]
+BlockSize = Annotated[int | None, typer.Option(help="B, rows of a proposal region; default: the checkpoint's.")]
 MaxNew = Annotated[int, typer.Option(help="Most tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
@@ -23,8 +23,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 @app.command()
 def generate(
-    prompt: Annotated[Optional[str], typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
-    file: Annotated[Optional[Path], typer.Option(help="Read the prompt from this file.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from this file.")] = None,
     model: Model = "tiny",
     schedule: Annotated[str, typer.Option(help="autoregressive, linear, packed, quadratic or branched:0,4,...")] = "packed",
     block_size: BlockSize = None,
@@ -34,7 +34,7 @@ def generate(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     verification: Verification = "auto",
-    stop: Annotated[Optional[list[str]], typer.Option(help="End after this text (its tokens); may be repeated.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End after this text (its tokens); may be repeated.")] = None,
     raw: Annotated[bool, typer.Option(help="No chat template: continue the text itself.")] = False,
     json: Json = False,
 ) -> None:
@@ -48,8 +48,8 @@ def generate(
 @app.command()
 def compare(
     model: Model = "tiny",
-    problems: Annotated[Optional[Path], typer.Option(help="JSONL with 'question' and 'answer'; default: the model's own.")] = None,
-    limit: Annotated[Optional[int], typer.Option(min=1, help="Use only the first N problems.")] = None,
+    problems: Annotated[Path | None, typer.Option(help="JSONL with 'question' and 'answer'; default: the model's own.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N problems.")] = None,
     schedules: Annotated[str, typer.Option(help="Separated by ';' or ' '; outputs are compared with the first's.")]
     = "autoregressive linear packed quadratic",
     block_size: BlockSize = None,
@@ -60,7 +60,7 @@ def compare(
     seed: Seed = 0,
     verification: Verification = "auto",
     json: Json = False,
-    plot: Annotated[Optional[Path], typer.Option(help="Write a figure (png, svg, pdf).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a figure (png, svg, pdf).")] = None,
 ) -> None:
     """Run schedules side by side on held-out problems."""
     from .compare import run
@@ -71,8 +71,8 @@ def compare(
 
 @app.command()
 def verify(
-    output: Annotated[Optional[Path], typer.Argument(help="What 'generate --json' printed; '-' or nothing: standard input.")] = None,
-    model: Annotated[Optional[str], typer.Option(help="Instead of the model that the file names.")] = None,
+    output: Annotated[Path | None, typer.Argument(help="What 'generate --json' printed; '-' or nothing: standard input.")] = None,
+    model: Annotated[str | None, typer.Option(help="Instead of the model that the file names.")] = None,
     float64: Annotated[bool, typer.Option("--float64", help="Check in double precision.")] = False,
     json: Json = False,
 ) -> None:
@@ -84,7 +84,7 @@ def verify(
 
 @app.command()
 def info(
-    model: Annotated[Optional[str], typer.Argument(help="Also describe this checkpoint.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Also describe this checkpoint.")] = None,
     json: Json = False,
 ) -> None:
     """Versions, kernels and devices; and what a checkpoint is made of."""

@@ -36,7 +36,7 @@ def prefill_passes(prompts: Sequence[Sequence[int]], masks: int, mask_token_id: 
 def _pass(prompts: Sequence[Sequence[int]], lengths: np.ndarray, begin: int, end: int, masks: int | None,
           mask_token_id: int, spare_slot: int, device: torch.device) -> Rows:
     """Columns begin ... end-1 of the left-padded prompts; with ``masks`` given, the last token and the MASK rows too."""
-    n, tail = len(prompts), 0 if masks is None else 1 + masks
+    tail = 0 if masks is None else 1 + masks
     longest = int(lengths.max())
     column = np.concatenate([np.arange(begin, end), np.arange(longest - 1, longest - 1 + tail)])
     position = column[None] - (longest - lengths)[:, None]  # negative: padding

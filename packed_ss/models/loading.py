@@ -126,7 +126,7 @@ def _download(name: str, revision: str | None) -> Path:
         reason = f"the hub has no revision {revision!r} of it"
     except errors.RepositoryNotFoundError:
         reason = "the hub has no such repository, or a private one"
-    except Exception as error:  # noqa: BLE001 - the hub client's connection errors are those of its HTTP library
+    except Exception as error:
         if constants.HF_HUB_OFFLINE:
             reason = "it is not in the hub cache, with HF_HUB_OFFLINE set"
         else:
@@ -205,7 +205,7 @@ def _stored(folder: Path) -> dict[str, Stored]:
 def _header(path: Path) -> dict[str, Stored]:
     stored = {}
     with _opened(path) as file:
-        for name in file.keys():
+        for name in file.keys():  # noqa: SIM118 - not a dict
             part = file.get_slice(name)
             stored[name] = Stored(path, tuple(part.get_shape()), part.get_dtype())
     return stored

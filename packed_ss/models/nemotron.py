@@ -57,7 +57,7 @@ def _dtype(fields: Fields) -> str:
     return fields.choice(key, DTYPES + tuple(f"torch.{name}" for name in DTYPES), "float32").removeprefix("torch.")
 
 
-def _rope(fields: Fields):  # noqa: ANN202 - RopeConfig, as rope_from_json says
+def _rope(fields: Fields):
     """``rope_parameters`` or the older ``rope_scaling``; a top-level ``rope_theta`` counts where they have none."""
     key = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
     where = f"{fields.where}: {key}"

@@ -26,6 +26,6 @@ def load_tokenizer(path_or_id: str | os.PathLike[str], *, revision: str | None =
 
     try:
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # noqa: BLE001 - the tokenizers library raises Exception itself
+    except Exception as error:
         reason = re.sub(r"\s+", " ", str(error)).rstrip(".")
         raise ValueError(f"the tokenizer in {folder} cannot be read: {reason}") from None

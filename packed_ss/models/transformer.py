@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         self.source: Path | None = None  # the folder that the weights came from
         self._apply(lambda t: t)
 
-    def _apply(self, fn, recurse=True):  # noqa: ANN001 - torch's own signature
+    def _apply(self, fn, recurse=True):
         """Keeps rotary frequencies beside the weights, and in float32 or better whatever the weights are."""
         super()._apply(fn, recurse)
         if self.config.tie_word_embeddings:  # leaving the meta device gives each module a tensor of its own

@@ -28,15 +28,15 @@ for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
 
 
-def _fake_uniform_noise(seed, position, stream, vocab_size):  # noqa: ANN001, ANN202 - the operator's own signature
+def _fake_uniform_noise(seed, position, stream, vocab_size):
     return position.new_empty((*position.shape, vocab_size), dtype=torch.float32)
 
 
-def _fake_like_q(q, *_):  # noqa: ANN001, ANN202
+def _fake_like_q(q, *_):
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
-def _fake_in_place(*_) -> None:  # noqa: ANN002
+def _fake_in_place(*_) -> None:
     return None
 
 

@@ -60,7 +60,7 @@ def describe() -> str:
 
 
 def _obstacle() -> str:
-    """Why the module must not be loaded, from the environment and the record of the build; empty when nothing speaks against it."""
+    """Why the module must not be loaded, from the environment and the record of the build; empty where it may be."""
     if os.environ.get("PACKED_SS_NATIVE") == "0":
         return "the environment has PACKED_SS_NATIVE=0."
     try:
@@ -71,5 +71,6 @@ def _obstacle() -> str:
         return str(record["reason"])
     if record["torch"] != torch.__version__:
         # The layout of torch's classes may differ, which loading would not notice.
-        return f"it was compiled against torch {record['torch']}, but torch {torch.__version__} is running; install packed_ss again."
+        return (f"it was compiled against torch {record['torch']}, but torch {torch.__version__} is running; "
+                "install packed_ss again.")
     return ""

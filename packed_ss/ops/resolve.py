@@ -47,7 +47,7 @@ class _Call(NamedTuple):
 _CALL = len(_Call._fields)
 
 
-def resolve_greedy(*state) -> None:  # noqa: ANN002 - the operator's schema says what they are
+def resolve_greedy(*state) -> None:
     """Algorithm 1, lines 6-10: accept while the draft is the argmax, append the argmax, retain the suffix of Z."""
     call = _Call(*state)
     best, ids = call.logits.max(-1)
@@ -62,7 +62,7 @@ def resolve_greedy(*state) -> None:  # noqa: ANN002 - the operator's schema says
     finish(call)
 
 
-def resolve_coupled(*arguments) -> None:  # noqa: ANN002
+def resolve_coupled(*arguments) -> None:
     """Greedy on perturbed scores: target and draft are argmax(log p + G) and argmax(log q + G) with the same noise."""
     call, (seed, temperature, top_k, top_p) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab = call.verifier_rows, call.logits.shape[-1]
@@ -82,7 +82,7 @@ def resolve_coupled(*arguments) -> None:  # noqa: ANN002
     finish(call)
 
 
-def resolve_rejection(*arguments) -> None:  # noqa: ANN002
+def resolve_rejection(*arguments) -> None:
     """Algorithm 2, lines 5-13: accept with probability min(1, p/Q), correct from [p - Q]+, draw the retained draft from q.
 
     ``draft_log_q`` [N, W, V] holds log Q of the draft being verified and receives that of the next.
