@@ -1,5 +1,6 @@
 # make demo   set up .venv, build, and decode with the bundled checkpoint
 # make test   the same set-up if needed, then every test
+# make sanitize   the kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 # make bench | lint | clean
 #
 # Variables: PYTHON (makes the virtual environment), JOBS (test processes), LIMIT (problems in the demo),
@@ -15,9 +16,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
 # The system's CMake serves where there is one.
 CMAKE := $(shell command -v cmake >/dev/null 2>&1 || echo cmake)
-SAMPLE := Mia has 14 apples. She buys 3 bags with 6 apples each. How many apples does she have now?
+SAMPLE := Maya has 14 shells. She finds 9 more at the beach. Then she loses 5 of them. How many shells are left?
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test sanitize bench lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -29,6 +30,9 @@ demo: $(VENV)/.installed
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.installed
 	@$(BIN)/python -m pytest -n $(JOBS) --benchmark-disable $(ARGS)
+
+sanitize: $(VENV)/.installed
+	@$(BIN)/python -m tests.host_cuda.sanitize
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m pytest bench --benchmark-only $(ARGS)

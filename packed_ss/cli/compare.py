@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -49,13 +50,12 @@ def run(model: str, problems: Path | None, limit: int | None, schedules: list[st
 def table(summaries: list[Summary], title: str) -> Table:
     """Rates of every schedule, and their ratio to linear's where linear was run."""
     linear = next((s for s in summaries if s.schedule == "linear"), None)
-    out = Table(title=title)
-    out.add_column("schedule")
-    for name in ("tokens/NFE", "ms/NFE", "tokens/s", "accuracy", f"same as {summaries[0].schedule}"):
-        out.add_column(name, justify="right")
+    out = Table(title=title, box=SIMPLE, padding=(0, 1), show_edge=False)
+    for name in ("schedule", "tokens/NFE", "ms/NFE", "tokens/s", "accuracy", "same"):
+        out.add_column(name, justify="left" if name == "schedule" else "right", no_wrap=True)
 
     def cell(value: float, base: float | None, digits: int) -> str:
-        ratio = f" ({value / base:.2f}x)" if base else ""
+        ratio = f" {value / base:5.2f}x" if base else ""
         return f"{value:.{digits}f}{ratio}"
 
     for s in summaries:
@@ -63,7 +63,7 @@ def table(summaries: list[Summary], title: str) -> Table:
             s.schedule,
             cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2), cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
             cell(s.tokens_per_second, linear and linear.tokens_per_second, 0), f"{100 * s.correct:.1f} %",
-            "random" if s.equal is None else f"{s.equal} / {s.prompts}")
-    if linear:
-        out.caption = "in brackets: against linear"
+            "random" if s.equal is None else f"{s.equal}/{s.prompts}")
+    against = "x: against linear; " if linear else ""
+    out.caption = f"{against}same: outputs equal to those of {summaries[0].schedule}"
     return out
