@@ -56,12 +56,13 @@ class BlockTables:
     """What is constant about a `BlockCall` on a device.
 
     ``source`` [R] int64: where a row's token comes from in [last, d_1 ... d_W, MASK]; ``offset`` [R] int32: its position
-    less n - 1; ``row`` [R] int32: 0 ... R-1; ``tail_mask`` [1, R, ceil(R/32)] int32.
+    less n - 1; ``row`` [R] int32: 0 ... R-1; ``cuts`` [K] int64; ``tail_mask`` [1, R, ceil(R/32)] int32.
     """
 
     source: Tensor
     offset: Tensor
     row: Tensor
+    cuts: Tensor
     tail_mask: Tensor
 
 
@@ -78,5 +79,6 @@ def tables(verifier_rows: int, block_size: int, cuts: tuple[int, ...], device: t
         source=torch.tensor(source, device=device),
         offset=torch.tensor(offset, dtype=torch.int32, device=device),
         row=torch.arange(len(source), dtype=torch.int32, device=device),
+        cuts=torch.tensor(cuts, dtype=torch.int64, device=device),
         tail_mask=torch.from_numpy(pack_bits(visibility)[None]).to(device),
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..layouts.block import tables
 from ..sampling import Stream, gumbel, process, residual
 from .pack import pack_block, table_range
 
@@ -190,7 +191,7 @@ def retained_rows(call: _Call, h: Tensor | None, advance: Tensor | None) -> tupl
     if len(call.cuts) == 1:
         branch, cut = 0, call.cuts[0]
     else:
-        cuts = _cuts_tensor(tuple(call.cuts), device)
+        cuts = tables(v, b, tuple(call.cuts), device).cuts
         branch = (cuts <= h.unsqueeze(1)).sum(1) - 1
         cut = cuts[branch]
     first = advance - cut + (1 - call.shift)
@@ -217,16 +218,6 @@ def finish(call: _Call) -> None:
         pack_block(call.tokens, call.length, call.cache_len, call.draft, call.draft_len, call.mask_token_id,
                    call.next_verifier_rows, call.block_size, call.next_cuts, call.next_ids, call.next_positions,
                    call.next_slots)
-
-
-_cut_tensors: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
-
-
-def _cuts_tensor(cuts: tuple[int, ...], device: torch.device) -> Tensor:
-    key = (cuts, device)
-    if key not in _cut_tensors:
-        _cut_tensors[key] = torch.tensor(cuts, device=device)
-    return _cut_tensors[key]
 
 
 def _rows_of(logits: Tensor, rows: Tensor) -> Tensor:
