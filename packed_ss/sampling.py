@@ -36,8 +36,10 @@ def process(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Ten
         x = x.masked_fill(x < x.topk(top_k, dim=-1).values[..., -1:], -torch.inf)
     if top_p < 1.0:
         ordered = x.sort(dim=-1, descending=True).values
-        mass = ordered.double().softmax(-1)
-        kept = ((mass.cumsum(-1) - mass) < top_p).sum(-1, keepdim=True)
+        mass = ordered.double().exp()
+        mass = mass / mass.sum(-1, keepdim=True)
+        before = torch.nn.functional.pad(mass.cumsum(-1)[..., :-1], (1, 0))
+        kept = (before < top_p).sum(-1, keepdim=True)
         x = x.masked_fill(x < ordered.gather(-1, (kept - 1).clamp_(min=0)), -torch.inf)
     return x
 

@@ -1,7 +1,6 @@
 #include "packed_ss/uniform_noise.h"
 
-#include <cuda_runtime.h>
-
+#include "launch.h"
 #include "packed_ss/philox.h"
 
 namespace packed_ss::cuda {
@@ -44,9 +43,9 @@ int launch_uniform_noise(const UniformNoise& args, CUstream_st* stream) {
                   static_cast<unsigned>(total_rows < kMaxGridY ? total_rows : kMaxGridY));
   // A vocabulary that is a multiple of four keeps every row on a 16-byte boundary, as torch allocates out on one.
   if (args.vocab_size % kPhiloxLanes == 0) {
-    uniform_noise_kernel<true><<<grid, kThreads, 0, stream>>>(args);
+    PACKED_SS_LAUNCH(uniform_noise_kernel<true>, grid, kThreads, 0, stream, args);
   } else {
-    uniform_noise_kernel<false><<<grid, kThreads, 0, stream>>>(args);
+    PACKED_SS_LAUNCH(uniform_noise_kernel<false>, grid, kThreads, 0, stream, args);
   }
   return cudaGetLastError();
 }

@@ -24,7 +24,8 @@ from tests.support.checkpoints import random_config, random_model
 
 
 @cache
-def small_model(seed: int, vocab_size: int = 5, scale: float = 1.0, dtype: torch.dtype = torch.float64, **overrides: Any) -> Transformer:
+def small_model(seed: int, vocab_size: int = 5, scale: float = 1.0, dtype: torch.dtype = torch.float64,
+                **overrides: Any) -> Transformer:
     """A random model of two small layers, made once."""
     sizes = {"hidden_size": 12, "intermediate_size": 16, "head_dim": 8, "num_heads": 2, "num_kv_heads": 1}
     return random_model(random_config(seed, vocab_size=vocab_size, **(sizes | overrides)), seed, dtype, scale)

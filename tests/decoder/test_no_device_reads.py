@@ -54,9 +54,9 @@ class NoDeviceReads(TorchDispatchMode):
                 return kernels._TORCH_KERNELS[name](*args, **kwargs)
         if name in READS:
             raise DeviceRead(func._schema.name)
-        if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
-            if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
-                raise DeviceRead(f"{name} by a boolean mask")
+        indices = args[1] if name in ("index", "index_put", "index_put_", "_index_put_impl_") else ()
+        if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+            raise DeviceRead(f"{name} by a boolean mask")
         if kwargs.get("device") is not None and args and isinstance(args[0], Tensor) and kwargs["device"] != args[0].device:
             raise DeviceRead(f"{name} from {args[0].device} to {kwargs['device']}")
         with self:  # what is made of other operators is seen by its parts

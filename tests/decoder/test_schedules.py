@@ -54,7 +54,8 @@ def test_the_decoder_sends_those_rows_and_fewer_where_they_are_dead() -> None:
                              (Branched((0, 2)), [3 * b])):
         for two_call_start in (False, True):
             sent.clear()
-            out = Spy(small_model(1), schedule, b, max_length=40, two_call_start=two_call_start).generate([0, 2, 4], 9, eos_token_id=[])
+            decoder = Spy(small_model(1), schedule, b, max_length=40, two_call_start=two_call_start)
+            out = decoder.generate([0, 2, 4], 9, eos_token_id=[])
             assert out.nfe == [len(sent)]
             masks = 0 if schedule == "autoregressive" or two_call_start else b
             assert sent[0] == (3 + masks, 1 + masks)
@@ -129,11 +130,11 @@ def test_every_call_does_what_the_reference_does(mode: str, two_call_start: bool
         dense = Dense(small_model(block_size), block_size)
         for name, schedule in schedules(block_size).items():
             decoder = new_decoder(dense.model, schedule, block_size, two_call_start=two_call_start)
-            for prompt, seed, given in (([0, 2, 4], 11, stops), ([2], 5, {}), ([4, 3, 1, 0, 0, 2], 8, {})):
+            for prompt, seed, ends in (([0, 2, 4], 11, stops), ([2], 5, {}), ([4, 3, 1, 0, 0, 2], 8, {})):
                 rule = make_rule(mode, seed, *_settings(mode))
-                want = reference(dense, schedule, prompt, 14, rule, two_call_start=two_call_start, **given)
-                out = decoder.generate(prompt, 14, seed=seed, eos_token_id=given.get("stop_ids", []),
-                                       stop_sequences=given.get("stop_sequences", ()), **SAMPLING[mode])
+                want = reference(dense, schedule, prompt, 14, rule, two_call_start=two_call_start, **ends)
+                out = decoder.generate(prompt, 14, seed=seed, eos_token_id=ends.get("stop_ids", []),
+                                       stop_sequences=ends.get("stop_sequences", ()), **SAMPLING[mode])
                 assert out.tokens[0].tolist() == want.tokens, (name, prompt)
                 assert (out.advances, out.nfe, out.finish_reason) == ([want.advances], [want.nfe], [want.finish_reason])
                 accepted += sum(a > 1 for a in want.advances)

@@ -1,0 +1,88 @@
+"""The backends that kernel tests run on: the same operators, by whoever computes them.
+
+A backend that cannot run here says why, and its tests are skipped with that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pytest
+import torch
+
+from packed_ss.ops import native, pack, resolve
+
+from ..host_cuda import build, resolves
+
+OPERATORS = ("pack_block", "resolve_greedy", "resolve_coupled", "resolve_rejection")
+CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Operators by name, which take the arguments of their schema in order; ``device`` is where the tensors must be.
+
+    ``obstacle``: why it cannot run, empty when it can.  ``checks``: whether it refuses bad input by itself.  ``dtypes``: of the
+    logits that the resolves take.
+    """
+
+    name: str
+    load: Callable[[], Mapping[str, Callable[..., None]]]
+    obstacle: Callable[[], str] = lambda: ""
+    device: str = "cpu"
+    checks: bool = True
+    dtypes: tuple[torch.dtype, ...] = (*CUDA_DTYPES, torch.float64)
+
+    @cached_property
+    def ops(self) -> Mapping[str, Callable[..., None]]:
+        return self.load()
+
+
+def _plain_torch() -> Mapping[str, Callable[..., None]]:
+    return {"pack_block": pack.pack_block} | {name: getattr(resolve, name) for name in OPERATORS[1:]}
+
+
+def _dispatched() -> Mapping[str, Callable[..., None]]:
+    return {name: getattr(torch.ops.packed_ss, name) for name in OPERATORS}
+
+
+def _on_host() -> Mapping[str, Callable[..., None]]:
+    return {name: getattr(resolves, name) for name in OPERATORS}
+
+
+def _no_compiler() -> str:
+    """Why the CUDA sources do not run on the CPU here."""
+    try:
+        build.compiler()
+    except build.NotBuilt as reason:
+        return f"no CUDA sources on the host: {reason}"
+    return ""
+
+
+def _lacks(device: str) -> str:
+    """Why the native kernels of a device do not run here."""
+    if not native.available():
+        return f"no native kernels: {native.reason()}"
+    if device == "cuda" and not torch.cuda.is_available():
+        return "no GPU"
+    missing = sorted({*OPERATORS} - {*native.info()["kernels"][device]})
+    return f"no {device} kernels of {', '.join(missing)}" if missing else ""
+
+
+BACKENDS = (
+    Backend("torch", _plain_torch, checks=False),
+    Backend("cpu", _dispatched, lambda: _lacks("cpu")),
+    Backend("cuda-on-host", _on_host, _no_compiler, checks=False, dtypes=CUDA_DTYPES),
+    Backend("cuda", _dispatched, lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
+)
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn."""
+    obstacle = request.param.obstacle()
+    if obstacle:
+        pytest.skip(obstacle)
+    return request.param
