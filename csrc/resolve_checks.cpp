@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 namespace packed_ss {
 namespace {
@@ -138,8 +140,9 @@ ResolveCall resolve_call(const char* op, PACKED_SS_RESOLVE_PARAMETERS) {
 
 Sampling sampling_of(const char* op, const at::Tensor& logits, PACKED_SS_SAMPLING_PARAMETERS) {
   Checker(op, logits.device()).tensor("seed", seed, at::kLong, {logits.size(0)}, "[N]");
-  TORCH_CHECK_VALUE(temperature > 0 && std::isfinite(temperature), op, ": temperature must be a finite number above 0, got ",
-                    temperature, ".");
+  const auto in_float32 = static_cast<float>(temperature);
+  TORCH_CHECK_VALUE(in_float32 > 0 && std::isfinite(in_float32), op,
+                    ": temperature must be a float32 number above 0 and finite, got ", temperature, ".");
   TORCH_CHECK_VALUE(top_k >= 0, op, ": top_k must be 0 (every token) or more, got ", top_k, ".");
   TORCH_CHECK_VALUE(top_p > 0 && top_p <= 1, op, ": top_p must be in (0, 1], got ", top_p, ".");
   return {seed.const_data_ptr<std::int64_t>(), temperature, top_k, top_p};

@@ -43,8 +43,8 @@ def check_request(config: ModelConfig, *, batch_size: int, max_length: int, inpu
         raise ValueError(f"a prompt of {longest} tokens and max_new_tokens {new} make {longest + new}, "
                          f"but this decoder's max_length is {max_length}")
     heat = _number("temperature", temperature)
-    if heat < 0:
-        raise ValueError(f"temperature is {temperature}, but it must be 0 or more")
+    if not 0 <= heat <= torch.finfo(torch.float32).max:
+        raise ValueError(f"temperature is {temperature}, but it must be 0 or more, and a float32 number")
     nucleus = _number("top_p", top_p)
     if not 0 < nucleus <= 1:
         raise ValueError(f"top_p is {top_p}, but it must be in (0, 1]")

@@ -118,7 +118,8 @@ PACKED_SS_HOST_DEVICE void add_masses_body(const RowView<Element>& row, double* 
     double mass[kBlock];
     load_block(row, block, scores);
     find_buckets(scores, buckets);
-    for (int j = 0; j < kBlock; ++j) mass[j] = exp_nonpositive(static_cast<double>(scores[j]));
+    std::copy(scores, scores + kBlock, mass);
+    for (int j = 0; j < kBlock; ++j) mass[j] = exp_nonpositive(mass[j]);
     for (int j = 0; j < kBlock; ++j) masses[buckets[j]] += mass[j];
   }
 }

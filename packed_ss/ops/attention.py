@@ -61,4 +61,4 @@ def tail_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tenso
     scores = torch.where(visible[:, None, None], scores + poison, -torch.inf)
     weights = scores.softmax(-1).view(n, kv_heads, -1, slots)
     out = weights.matmul(values.nan_to_num(0.0, 0.0, 0.0)).view(n, kv_heads, -1, rows, size)
-    return out.permute(0, 3, 1, 2, 4).reshape(n, rows, heads, size).to(q.dtype)
+    return out.permute(0, 3, 1, 2, 4).reshape(n, rows, heads, size).to(q.dtype).contiguous()
