@@ -61,7 +61,8 @@ def contenders(shape: Shape) -> dict[str, Callable[[], None]]:
     logits = (3 * torch.randn(1, shape.rows, shape.vocab, generator=rng)).to(shape.dtype)
     prompt = list(range(1, 9))
     state = DecodeState.start([prompt], max_new_tokens=2 * b, block_size=b, capacity=4 * b, stops=[[0]], seeds=[1],
-                              device=torch.device("cpu"), log_q=(shape.vocab, torch.float32) if shape.mode == "rejection" else None)
+                              device=torch.device("cpu"),
+                              log_q=(shape.vocab, torch.float32) if shape.mode == "rejection" else None)
     state.cache_len.copy_(state.length - 1)
     state.draft.copy_(logits[:, : b - 1].argmax(-1))
     state.draft[:, b // 2] += 1  # greedy accepts half of the draft and retains the rest of the proposal

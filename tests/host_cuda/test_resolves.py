@@ -1,4 +1,4 @@
-"""The resolves by their CUDA sources, where tests/kernels does not look: rows cut into slices, any order of blocks and threads."""
+"""The resolves by their CUDA sources, where tests/kernels does not look: rows in slices, any order of blocks and threads."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def operands() -> dict[str, Tensor | float]:
         ("tail_mask", lambda x: x[0], "tail_mask must be int32"),
     ],
 )
-def test_refuses(name: str, change, message: str) -> None:  # noqa: ANN001
+def test_refuses(name: str, change, message: str) -> None:
     attention, arguments = kernel("cpu", "tail_attention"), operands()
     arguments[name] = change(arguments[name])
     with pytest.raises(ValueError, match=f"^tail_attention: .*{message}"):

@@ -94,7 +94,8 @@ def test_refuses(backend: Backend, change: Callable[[Case], None], message: str)
     with pytest.raises(ValueError, match=f"^resolve_rejection: {message}") as error:
         backend.ops["resolve_rejection"](case.logits, *operands(case, case.state))
     assert str(error.value).count("\n") == 0
-    assert all(torch.equal(*pair) for pair in zip([t for t in case.state.operands() if t.device.type == "cpu"], kept, strict=True))
+    left = [t for t in case.state.operands() if t.device.type == "cpu"]
+    assert all(torch.equal(*pair) for pair in zip(left, kept, strict=True))
 
 
 @pytest.mark.parametrize(

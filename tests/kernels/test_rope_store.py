@@ -175,7 +175,7 @@ def test_however_the_work_is_shared_out(threads: None) -> None:
         ("v_cache", lambda x: x[:, :-1], "v_cache must have the shape of k_cache"),
     ],
 )
-def test_refuses_before_it_writes(name: str, change, message: str) -> None:  # noqa: ANN001
+def test_refuses_before_it_writes(name: str, change, message: str) -> None:
     rope_store, case = kernel("cpu", "rope_store"), Case()
     arguments = dict(zip(NAMES, case.operands(), strict=True))
     arguments[name] = change(arguments[name])

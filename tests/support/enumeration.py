@@ -37,7 +37,7 @@ def exact_law(
             for token, probability in enumerate(_processed(row, temperature, top_k, top_p)):
                 if probability > 0.0:
                     finished = len(text) + 1 == length or ending.first(text, [token]) is not None
-                    (law if finished else extended)[*text, token] = mass * probability
+                    (law if finished else extended)[(*text, token)] = mass * probability
         running = extended
     return law
 
