@@ -36,9 +36,15 @@ def machine() -> dict[str, Any]:
         "packed_ss": __version__, "python": platform.python_version(), "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "compiled kernels": ", ".join(native.info().get("kernels", [])) if native.available() else f"none: {native.reason()}",
+        "compiled kernels": compiled() if native.available() else f"none: {native.reason()}",
         "triton": "installed" if triton else "not installed",
     }
+
+
+def compiled() -> str:
+    """The operators with a compiled kernel, by device."""
+    kernels = native.info()["kernels"]
+    return "; ".join(f"{device}: {', '.join(names)}" for device, names in kernels.items() if names)
 
 
 def checkpoint(model: str) -> dict[str, Any]:

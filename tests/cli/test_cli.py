@@ -138,6 +138,7 @@ def test_info_describes_machine_and_checkpoint():
     assert out["model_type"] == "nemotron_labs_diffusion"
     assert 2e6 <= out["parameters"] <= 5e6
     assert "torch" in out
+    assert "resolve_greedy" in out["compiled kernels"] or "none: " in out["compiled kernels"]
     assert "tiny" in packed_ss("info", "tiny").stdout
 
 
