@@ -1,4 +1,5 @@
-// Torch's side of the CUDA resolves and pack_block: checks, workspace, current device and stream. Built only where torch has CUDA.
+// Torch's side of the CUDA resolves and pack_block: checks, workspace, current device and stream. Built only where torch has
+// CUDA.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>

@@ -157,9 +157,10 @@ __device__ __forceinline__ Draw draw_slice(const typename Element::Bits* logits,
 
 namespace {
 
-// One block is one slice of one row. Reads sizeof(logit) * V bytes of every row that is wanted, and 8 bytes a slice of it in each block;
-// writes 8 bytes a slice. kRejection: draws drafts from normalised weights with noise of their own, and writes log Q, 4 V bytes a
-// row; else all draws have the noise of the target. kFinal: the last block of a sequence commits (see finish_sequence).
+// One block is one slice of one row. Reads sizeof(logit) * V bytes of every row that is wanted, and 8 bytes a slice of it in
+// each block; writes 8 bytes a slice. kRejection: draws drafts from normalised weights with noise of their own, and writes
+// log Q, 4 V bytes a row; else all draws have the noise of the target. kFinal: the last block of a sequence commits (see
+// finish_sequence).
 template <class Element, bool kRejection, bool kFinal>
 __global__ void __launch_bounds__(kThreads, 2) draw_rows(Resolve args, Work work, Stage stage) {
   const Task task = task_of_block(stage);

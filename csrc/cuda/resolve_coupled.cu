@@ -27,8 +27,8 @@ int launch_resolve_coupled(const Resolve& args, CUstream_st* stream) {
     // Reads the rows that may be consulted, sizeof(logit) * V bytes each, |D| + 1 + W of them with one branch and W - a of the
     // retained ones with more; writes 8 bytes a slice.
     if (const int error = launch_scan<Element, false>(args, work, last, stream)) return error;
-    // Reads the same again (16 MiB of 64 rows of V = 131072 in bfloat16 are still in the L2 cache); writes 8 bytes a slice, then the
-    // state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
+    // Reads the same again (16 MiB of 64 rows of V = 131072 in bfloat16 are still in the L2 cache); writes 8 bytes a slice,
+    // then the state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
     PACKED_SS_LAUNCH((draw_rows<Element, false, true>), grid_of(args, last), kThreads, 0, stream, args, work, last);
     return cudaGetLastError();
   });

@@ -17,8 +17,8 @@ int launch_resolve_greedy(const Resolve& args, CUstream_st* stream) {
     PACKED_SS_LAUNCH((scan_rows<Element, false, false>), grid_of(args, verify), kThreads, 0, stream, args, work, verify);
     if (const int error = cudaGetLastError()) return error;
     const Stage draft = stage_of(args, work, RowSet::kRetained);
-    // Reads the rows that stay open, sizeof(logit) * (W - a) * V bytes (packed), and 8 bytes a slice of all verifier rows in each block;
-    // writes 8 bytes a slice, then the state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
+    // Reads the rows that stay open, sizeof(logit) * (W - a) * V bytes (packed), and 8 bytes a slice of all verifier rows in
+    // each block; writes 8 bytes a slice, then the state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
     PACKED_SS_LAUNCH((scan_rows<Element, false, true>), grid_of(args, draft), kThreads, 0, stream, args, work, draft);
     return cudaGetLastError();
   });

@@ -86,8 +86,8 @@ int launch_resolve_rejection(const Resolve& args, CUstream_st* stream) {
     using Element = decltype(element);
     const Stage retained = stage_of(args, work, RowSet::kRetained);
     if (args.call.shape.verifier_rows > 0) {
-      // Reads the rows that may be consulted, sizeof(logit) * V bytes each: |D| + 1 + W of them with up to one branch, |D| + 1 with more;
-      // writes 12 bytes a slice.
+      // Reads the rows that may be consulted, sizeof(logit) * V bytes each: |D| + 1 + W of them with up to one branch, |D| +
+      // 1 with more; writes 12 bytes a slice.
       const Stage verify = stage_of(args, work, work.all_rows ? RowSet::kAll : RowSet::kVerifier);
       if (const int error = launch_scan<Element, true>(args, work, verify, stream)) return error;
       // Reads row h of each sequence and its log Q, (sizeof(logit) + 4) * V bytes; writes 16 bytes a slice, 12 a sequence.
@@ -100,8 +100,8 @@ int launch_resolve_rejection(const Resolve& args, CUstream_st* stream) {
       // Reads the rows that stay open, sizeof(logit) * V bytes each; writes 12 bytes a slice.
       if (const int error = launch_scan<Element, true>(args, work, retained, stream)) return error;
     }
-    // Reads the rows that stay open, sizeof(logit) * V bytes each (in part from the L2 cache); writes 4 V bytes of log Q for each, 8 bytes
-    // a slice, then the state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
+    // Reads the rows that stay open, sizeof(logit) * V bytes each (in part from the L2 cache); writes 4 V bytes of log Q for
+    // each, 8 bytes a slice, then the state: 4 (a + W + 6) bytes a sequence, and 12 for each next row.
     PACKED_SS_LAUNCH((draw_rows<Element, true, true>), grid_of(args, retained), kThreads, 0, stream, args, work, retained);
     return cudaGetLastError();
   });

@@ -130,7 +130,7 @@ __device__ __forceinline__ const typename Element::Bits* row_logits(const Logits
   return static_cast<const typename Element::Bits*>(logits.data) + logits.offset(sequence, row);
 }
 
-// ---- Verdicts ----------------------------------------------------------------------------------------------------------------
+// ---- Verdicts -------------------------------------------------------------------------------------------------------------
 // One integer for a verifier row that is not accepted: the minimum over rows is the verdict.
 __device__ __forceinline__ Packed pack_verdict(const Verdict& v) {
   return (static_cast<Packed>(v.matches) << 33) | (static_cast<Packed>(v.failed != 0) << 32) |
@@ -175,7 +175,7 @@ __device__ __forceinline__ Verdict match(const Resolve& args, const Work& work, 
   });
 }
 
-// ---- The end of a call ---------------------------------------------------------------------------------------------------------
+// ---- The end of a call ----------------------------------------------------------------------------------------------------
 // True in the block that is the last of its sequence to come here; it sees what thread 0 of the others wrote before. The counter
 // starts again at 0. All threads of a block have read what they need of the state when it comes here.
 __device__ __forceinline__ bool is_last_block(unsigned* ticket, std::int64_t blocks) {
@@ -206,8 +206,9 @@ __device__ __forceinline__ void leave_finished(const Resolve& args, std::int64_t
 
 // Commits (or counts a call that only proposes), stores the draft that `results` [N, slots, splits] has, and writes the next
 // rows. With `ends_at_failed`, the draft ends before a row that has no finite maximum.
-__device__ __forceinline__ void finish_sequence(const Resolve& args, const Work& work, std::int64_t sequence, const Verdict& verdict,
-                                       const Packed* results, std::int32_t splits, bool ends_at_failed) {
+__device__ __forceinline__ void finish_sequence(const Resolve& args, const Work& work, std::int64_t sequence,
+                                                const Verdict& verdict, const Packed* results, std::int32_t splits,
+                                                bool ends_at_failed) {
   PACKED_SS_SHARED(draft_count, std::int32_t);
   const DecodeState& state = args.call.state;
   const CallShape& shape = args.call.shape;
@@ -236,7 +237,7 @@ __device__ __forceinline__ void finish_sequence(const Resolve& args, const Work&
   write_next_rows(args, sequence);
 }
 
-// ---- Launches, on the host -------------------------------------------------------------------------------------------------------
+// ---- Launches, on the host ------------------------------------------------------------------------------------------------
 enum class Mode { kGreedy, kCoupled, kRejection };
 
 // Shapes alone decide; with `base` null the pointers are offsets from it. `bytes` receives how much there is.

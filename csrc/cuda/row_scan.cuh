@@ -19,7 +19,7 @@ constexpr int kSliceUnit = 8;      // slices of rows are multiples of this, so t
 
 using Packed = unsigned long long;  // pack_best's integer, in the type that atomics and shuffles have
 
-// ---- Elements: how the bits of a logit are stored, and what they are worth -------------------------------------------------
+// ---- Elements: how the bits of a logit are stored, and what they are worth ------------------------------------------------
 struct Float32 {
   using Bits = std::uint32_t;
   static constexpr int kIds = kChunkBytes / 4;  // ids of a chunk
@@ -67,7 +67,7 @@ __device__ __forceinline__ float key_score(std::uint32_t key) {
   return __uint_as_float(negative ? (kFloat32Inf - key) | 0x80000000u : key - kFloat32Inf);
 }
 
-// ---- Loads -------------------------------------------------------------------------------------------------------------------
+// ---- Loads ----------------------------------------------------------------------------------------------------------------
 // 16 bytes of a row from `id` on: one load where the row is aligned and has as many left, element by element elsewhere;
 // -inf past the end.
 template <class Element>
@@ -123,7 +123,7 @@ __device__ __forceinline__ void for_each_chunk(const typename Element::Bits* row
   }
 }
 
-// ---- The argmax of what a thread has seen ------------------------------------------------------------------------------------
+// ---- The argmax of what a thread has seen ---------------------------------------------------------------------------------
 struct Largest {
   float score;               // of the numbers among them
   Best<std::uint32_t> best;  // of all; a NaN is above every number
@@ -162,7 +162,7 @@ __device__ __forceinline__ float consider(Largest& seen, std::int32_t id, const 
   return top;
 }
 
-// ---- Reductions. All threads of the warp or block take part, and all have the result ------------------------------------------
+// ---- Reductions. All threads of the warp or block take part, and all have the result --------------------------------------
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / kWarp; }
 __device__ __forceinline__ int warp_count() { return static_cast<int>(blockDim.x) / kWarp; }

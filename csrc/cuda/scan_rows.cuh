@@ -20,8 +20,9 @@ __device__ __forceinline__ void add_to_sum(float& sum, float& largest, float top
 
 namespace {
 
-// One block is one slice of one row. Reads sizeof(logit) * V bytes of every row that is wanted; writes 8 bytes (12 with kSums) for each
-// slice. kFinal (resolve_greedy): the last block of a sequence commits (see finish_sequence); else tickets are zeroed, 4 N bytes.
+// One block is one slice of one row. Reads sizeof(logit) * V bytes of every row that is wanted; writes 8 bytes (12 with
+// kSums) for each slice. kFinal (resolve_greedy): the last block of a sequence commits (see finish_sequence); else tickets
+// are zeroed, 4 N bytes.
 template <class Element, bool kSums, bool kFinal>
 __global__ void __launch_bounds__(kThreads, 4) scan_rows(Resolve args, Work work, Stage stage) {
   const Task task = task_of_block(stage);
