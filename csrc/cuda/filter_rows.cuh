@@ -2,8 +2,8 @@
 //
 // Both ask for the same thing, the lowest key (order_key) of a token such that what stands above it in the row weighs less than a
 // target: in numbers of tokens less than k; in mass less than top_p of all. A radix search finds it, 11 bits of the key at a
-// time, from a histogram of weights by digit, in a fixed number of passes. Weights are integers, masses in fixed point, so that no
-// order of additions changes a bit; ties share a key and are kept or left together.
+// time, from a histogram of weights by digit, in a fixed number of passes. Weights are integers, masses in fixed point, so that
+// no order of additions changes a bit; ties share a key and are kept or left together.
 #pragma once
 
 #include "scan_rows.cuh"

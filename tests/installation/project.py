@@ -1,4 +1,4 @@
-"""A copy of the sources to build in, and an environment in which nothing of this session's build shows."""
+"""A copy of the sources to build in, and an environment in which nothing of the build in this folder shows."""
 
 from __future__ import annotations
 
