@@ -56,5 +56,5 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py CMakeLists.txt $(shell find csrc -type f)
 	@echo "== $(VENV): packed_ss and what it needs (compiling takes about a minute)"
 	@$(PIP) --no-build-isolation --editable ".[test]"
-	@$(BIN)/python -c "from packed_ss.ops import native; native.load(); print('==', native.describe())"
+	@$(BIN)/python -c "from packed_ss.ops import native; print('==', native.describe())"
 	@touch $@

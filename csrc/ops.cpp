@@ -2,16 +2,38 @@
 #include <pybind11/pybind11.h>
 #include <torch/library.h>
 
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
 #include "build_info.h"
 #include "ops.h"
 
-#define PACKED_SS_REGISTER(name) m.impl(#name, TORCH_FN(name));
-#define PACKED_SS_LIST(name) names.append(#name);
+#define PACKED_SS_REGISTER(name) \
+  if (wanted(#name)) m.impl(#name, TORCH_FN(name));
+#define PACKED_SS_LIST(name) \
+  if (wanted(#name)) names.append(#name);
 
 namespace packed_ss {
 namespace {
 
 namespace py = pybind11;
+
+// Whether PACKED_SS_NATIVE leaves this operator to its native kernels: it may list those that have them, separated by commas.
+bool wanted(std::string_view operator_name) {
+  static const std::string setting = [] {
+    const char* const value = std::getenv("PACKED_SS_NATIVE");
+    return std::string(value == nullptr ? "" : value);
+  }();
+  std::string_view rest = setting;
+  if (rest.empty() || rest == "1") return true;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find(',');
+    if (rest.substr(0, end) == operator_name) return true;
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  return false;
+}
 
 py::dict info() {
   py::dict kernels;

@@ -22,7 +22,7 @@ from .models.transformer import Transformer
 from .request import Request, check_request
 from .rows import Rows
 from .schedules import Branched, block_schedule
-from .state import FINISH_REASONS, DecodeState
+from .state import FINISH_REASONS, DecodeState, Progress
 
 #: For a resolve that leaves the next call's rows to `pack_block`: no MASK id, no shape, no buffers.
 _NO_ROWS = (0, 0, (), None, None, None)
@@ -62,6 +62,9 @@ class Decoder:
     ``batch_size``: the most prompts of one `generate`.  ``two_call_start``: prompt and first proposal in two calls, as in
     the paper's temperature-1 runs, instead of one.  Raises ValueError for values outside the accepted ranges.
     """
+
+    #: Whether greedy calls take the head and its argmax in one operator instead of going by logits.
+    _fused_head = False
 
     def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
                  max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False) -> None:
@@ -119,21 +122,30 @@ class Decoder:
         Reads nothing back from the device: ``call`` fixes the shape and ``slots`` bounds the cache that rows may see or
         write.  On a CPU the loop passes what is live, on a GPU always the same.
         """
+        rows = self._pack(state, call)
+        self._resolve(self._forward(rows, slots, call.rows, request), state, request, call)
+
+    def _pack(self, state: DecodeState, call: BlockCall) -> Rows:
+        """The rows of a call, written from the state."""
         rows = self._buffers(state, call)
         torch.ops.packed_ss.pack_block(
             state.tokens, state.length, state.cache_len, state.draft, state.draft_len, self.model.config.mask_token_id,
             call.verifier_rows, call.block_size, call.cuts, rows.ids, rows.positions, rows.slots)
-        self._resolve(self._forward(rows, slots, call.rows), state, request, call)
+        return rows
 
     def _loop(self, state: DecodeState, request: Request, stream: _Stream) -> None:
         """Makes call after call until every sequence has finished."""
         for call in self._calls():
-            running = state.finish_reason == 0
-            if not running.any():
+            progress = state.progress()
+            if all(progress.finish_reason):
                 return
-            call = self._live(state, request, running, call)
-            self.step(state, request, call, int(state.cache_len.max()) + call.rows + 1)
+            call = self._live(progress, request, call)
+            self.step(state, request, call, self._slots(max(progress.cache_len) + call.rows + 1))
             stream.advance(state)
+
+    def _slots(self, needed: int) -> int:
+        """How many cache slots a call is shown, of which ``needed`` are in use: no more than those."""
+        return needed
 
     def _calls(self) -> Iterator[BlockCall]:
         """The calls after the first one: with ``two_call_start`` one that only proposes, then the schedule's cycle."""
@@ -141,42 +153,56 @@ class Decoder:
             yield BlockCall(0, self.block_size, (0,))
         yield from itertools.cycle(self.schedule.cycle)
 
-    def _live(self, state: DecodeState, request: Request, running: Tensor, call: BlockCall) -> BlockCall:
+    def _live(self, progress: Progress, request: Request, call: BlockCall) -> BlockCall:
         """The call without verifier rows that hold no draft, or none that the limit leaves room for.
 
         Rejection tests the draft of the limit's own position too: its token must not depend on the batch's other rows.
         """
-        room = state.limit - state.length - (0 if request.verification == "rejection" else 1)
-        useful = torch.minimum(state.draft_len, room)
-        v = min(call.verifier_rows, int(torch.where(running, useful, 0).max()) + 1)
+        spared = 0 if request.verification == "rejection" else 1
+        useful = [0 if finished else min(drafts, limit - length - spared)
+                  for finished, length, _, drafts, limit in zip(*progress, strict=True)]
+        v = min(call.verifier_rows, max(useful) + 1)
         return BlockCall(v, call.block_size, tuple(cut for cut in call.cuts if cut < max(v, 1)))
 
-    def _forward(self, rows: Rows, slots: int, head_rows: int) -> Tensor:
-        """Logits [N, head_rows, V] of the last rows."""
+    def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[Tensor, ...]:
+        """What resolve takes of the last rows: their logits [N, head_rows, V], or their argmax only (`_fused_head`)."""
         model = self.model
         layers = self.cache.layers(rows.ids.shape[0], slots)
-        return model(rows.ids, CachedAttention(rows, layers, model.config, model.frequencies), head_rows)
+        attend = CachedAttention(rows, layers, model.config, model.frequencies)
+        if self._fused_head and request.verification == "greedy":
+            return torch.ops.packed_ss.linear_argmax(model.hidden(rows.ids, attend, head_rows), model.head.weight)
+        return (model(rows.ids, attend, head_rows),)
 
     def _first_call(self, state: DecodeState, request: Request) -> None:
         """Prompt and first proposal block in one counted call; or, with ``two_call_start``, the prompt alone."""
         b = self.block_size
         masks = b if self.schedule.proposes and not self.two_call_start else 0
         longest = max(len(prompt) for prompt in request.prompts)
-        slots = longest + masks + 1
+        slots = self._slots(longest + masks + 1)
         for rows, head_rows in prefill_passes(request.prompts, masks, self.model.config.mask_token_id, slots - 1, self.device):
-            logits = self._forward(rows, slots, head_rows)
+            outputs = self._forward(rows, slots, head_rows, request)
         state.cache_len.copy_(state.length - 1)
-        self._resolve(logits, state, request, BlockCall(1, b, (0,) if masks else (), shift=1 if masks else 0))
+        self._resolve(outputs, state, request, BlockCall(1, b, (0,) if masks else (), shift=1 if masks else 0))
 
-    def _resolve(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        shape = (call.verifier_rows, call.block_size, call.cuts, call.shift, *_NO_ROWS)
+    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
+                 following: BlockCall | None = None) -> None:
+        """Advances the state by a call's outputs, and writes the rows of the ``following`` call where its shape is known."""
+        shape = (call.verifier_rows, call.block_size, call.cuts, call.shift, *self._next_rows(state, following))
         sampling = (state.seed, request.temperature, request.top_k, request.top_p)
         if request.verification == "greedy":
-            torch.ops.packed_ss.resolve_greedy(logits, *state.operands(), *shape)
+            resolve = torch.ops.packed_ss.resolve_greedy if len(outputs) == 1 else torch.ops.packed_ss.resolve_argmax
+            resolve(*outputs, *state.operands(), *shape)
         elif request.verification == "coupled":
-            torch.ops.packed_ss.resolve_coupled(logits, *state.operands(), *shape, *sampling)
+            torch.ops.packed_ss.resolve_coupled(*outputs, *state.operands(), *shape, *sampling)
         else:
-            torch.ops.packed_ss.resolve_rejection(logits, *state.operands(), *shape, *sampling, state.draft_log_q)
+            torch.ops.packed_ss.resolve_rejection(*outputs, *state.operands(), *shape, *sampling, state.draft_log_q)
+
+    def _next_rows(self, state: DecodeState, call: BlockCall | None) -> tuple:
+        """MASK id, shape and buffers of the rows that a resolve is to write; nothing for those that `pack_block` writes."""
+        if call is None:
+            return _NO_ROWS
+        rows = self._buffers(state, call)
+        return self.model.config.mask_token_id, call.verifier_rows, call.cuts, rows.ids, rows.positions, rows.slots
 
     def _start(self, request: Request) -> DecodeState:
         stored = (self.model.config.vocab_size, torch.promote_types(self.dtype, torch.float32))

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 #: finish_reason codes, in the order of their numbers.
 FINISH_REASONS = ("running", "stop", "length", "error")
+
+
+class Progress(NamedTuple):
+    """How far each sequence is, read from the device: `DecodeState`'s tensors of these names as lists of N numbers."""
+
+    finish_reason: list[int]
+    length: list[int]
+    cache_len: list[int]
+    draft_len: list[int]
+    limit: list[int]
 
 
 @dataclass
@@ -68,6 +79,10 @@ class DecodeState:
             seed=torch.tensor(seeds, dtype=torch.int64, device=device),
             draft_log_q=torch.zeros((n, width if vocab else 0, vocab), dtype=dtype, device=device),
         )
+
+    def progress(self) -> Progress:
+        """Reads what a loop on the host decides by, in one copy."""
+        return Progress(*torch.stack([getattr(self, name) for name in Progress._fields]).tolist())
 
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors that every resolve takes after the logits, in schema order."""

@@ -144,9 +144,10 @@ def losses(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Te
         return out.transpose(1, 2)
 
     with torch.autocast("cpu", torch.bfloat16):
-        x = model.embed(batch.ids)
+        x, update = model.embed(batch.ids), None
         for block in model.blocks:
-            x = block(x, attend)
+            x, update = block(x, update, attend)
+        x = x + update
         out = []
         for part in (slice(None, batch.clean_rows), slice(batch.clean_rows, None)):
             wanted = batch.targets[:, part] >= 0

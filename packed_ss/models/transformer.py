@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
+from .glue import add_rms_norm, silu_mul
 from .rope import inverse_frequencies
 
 #: attend(layer, q [N, R, Hq, D], k [N, R, Hkv, D], v [N, R, Hkv, D]) -> [N, R, Hq, D]; q and k come unrotated.
@@ -26,6 +27,10 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+    def after(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x + update and its norm; both arguments are used up."""
+        return (x, self(x)) if update is None else add_rms_norm(x, update, self.weight, self.eps)
 
 
 class Block(nn.Module):
@@ -47,15 +52,16 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(c.hidden_size, 2 * c.intermediate_size, bias=False)
         self.down = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, update: Tensor | None, attend: Attend) -> tuple[Tensor, Tensor]:
+        """The residual stream [N, R, H], in two terms whose sum is still due: x, and the last update (None: there is none)."""
         n, rows, _ = x.shape
-        qkv = self.qkv(self.input_norm(x)).view(n, rows, -1, self.head_dim)
+        x, y = self.input_norm.after(x, update)
+        qkv = self.qkv(y).view(n, rows, -1, self.head_dim)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        x = x + self.out(attend(self.layer, q, k, v).reshape(n, rows, -1))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        x, y = self.mlp_norm.after(x, self.out(attend(self.layer, q, k, v).reshape(n, rows, -1)))
+        return x, self.down(silu_mul(self.gate_up(y)))
 
 
 class Transformer(nn.Module):
@@ -82,9 +88,12 @@ class Transformer(nn.Module):
 
     def forward(self, ids: Tensor, attend: Attend, head_rows: int | None = None) -> Tensor:
         """Logits [N, head_rows, V] of the last ``head_rows`` rows (None: all) of ``ids``, integer [N, R]."""
-        x = self.embed(ids)
+        return self.head(self.hidden(ids, attend, head_rows))
+
+    def hidden(self, ids: Tensor, attend: Attend, head_rows: int | None = None) -> Tensor:
+        """What the head is applied to, [N, head_rows, H]: `forward` without its last product."""
+        x, update = self.embed(ids), None
         for block in self.blocks:
-            x = block(x, attend)
-        if head_rows is not None:
-            x = x[:, x.shape[1] - head_rows:]
-        return self.head(self.norm(x))
+            x, update = block(x, update, attend)
+        first = 0 if head_rows is None else ids.shape[1] - head_rows
+        return self.norm.after(x[:, first:], update[:, first:])[1]

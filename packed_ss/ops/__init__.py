@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from . import attention, native, pack, philox, resolve
+from . import attention, head, native, pack, philox, resolve
 from .schema import SCHEMAS
 
 _library = torch.library.Library("packed_ss", "DEF")
@@ -20,12 +20,12 @@ _TORCH_KERNELS = {
     "rope_store": attention.rope_store,
     "tail_attention": attention.tail_attention,
     "pack_block": pack.pack_block,
+    "linear_argmax": head.linear_argmax,
+    "resolve_argmax": resolve.resolve_argmax,
     "resolve_greedy": resolve.resolve_greedy,
     "resolve_coupled": resolve.resolve_coupled,
     "resolve_rejection": resolve.resolve_rejection,
 }
-for _name, _kernel in _TORCH_KERNELS.items():
-    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
 
 
 def _fake_uniform_noise(seed, position, stream, vocab_size):
@@ -36,12 +36,19 @@ def _fake_like_q(q, *_):
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
+def _fake_linear_argmax(x, weight):
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(x.shape[:2], dtype=dtype), x.new_empty(x.shape[:2], dtype=torch.int32)
+
+
 def _fake_in_place(*_) -> None:
     return None
 
 
-for _name in _TORCH_KERNELS:
-    _fake = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q}
-    torch.library.register_fake(f"packed_ss::{_name}", _fake.get(_name, _fake_in_place), lib=_library)
+_FAKES = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q,
+          "linear_argmax": _fake_linear_argmax}
+for _name, _kernel in _TORCH_KERNELS.items():
+    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"packed_ss::{_name}", _FAKES.get(_name, _fake_in_place), lib=_library)
 
-native.load()
+native.load(_TORCH_KERNELS)

@@ -1,6 +1,8 @@
 """The native module packed_ss._C: loaded where it was built, explained where it was not.
 
 Loading it registers C++ kernels with operators that have a plain-torch version already, so nothing but speed depends on it.
+The environment variable PACKED_SS_NATIVE limits it: 0 for none of its kernels, or the names of operators, separated by
+commas, for those alone; the others stay in plain torch.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,12 +20,19 @@ import torch
 _RECORD = Path(__file__).resolve().parent.parent / "_build.json"  # written by setup.py
 
 _module: ModuleType | None = None
-_reason = "native.load() has not been called."
+_reason = "packed_ss.ops has not been imported."
 
 
-def load() -> None:
-    """Loads packed_ss._C once, unless the environment has PACKED_SS_NATIVE=0; what prevents it is kept for `reason`."""
+def load(operators: Collection[str]) -> None:
+    """Loads packed_ss._C once; what prevents it, such as PACKED_SS_NATIVE=0, is kept for `reason`.
+
+    Raises ValueError where PACKED_SS_NATIVE has a name that is not among ``operators``.
+    """
     global _module, _reason
+    setting = os.environ.get("PACKED_SS_NATIVE", "")
+    if setting not in ("", "0", "1") and (unknown := sorted({*setting.split(",")} - {*operators})):
+        raise ValueError(f"PACKED_SS_NATIVE names {', '.join(map(repr, unknown))}, but it must be 0, 1 or a list, separated by "
+                         f"commas, out of {', '.join(operators)}")
     if _module is None:
         _reason = _obstacle()
         if not _reason:

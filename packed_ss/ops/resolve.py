@@ -21,7 +21,6 @@ RUNNING, STOP, LENGTH, ERROR = range(4)
 class _Call(NamedTuple):
     """The state tensors of one resolve and the shape of its call (`packed_ss.ops.schema`)."""
 
-    logits: Tensor
     tokens: Tensor
     length: Tensor
     cache_len: Tensor
@@ -48,11 +47,16 @@ class _Call(NamedTuple):
 _CALL = len(_Call._fields)
 
 
-def resolve_greedy(*state) -> None:
+def resolve_greedy(logits: Tensor, *state) -> None:
     """Algorithm 1, lines 6-10: accept while the draft is the argmax, append the argmax, retain the suffix of Z."""
+    best, ids = logits.max(-1)
+    resolve_argmax(best, ids.int(), *state)
+
+
+def resolve_argmax(best: Tensor, ids: Tensor, *state) -> None:
+    """`resolve_greedy` from each row's argmax ids [N, R] int32 and its logit best [N, R], as `linear_argmax` gives them."""
     call = _Call(*state)
-    best, ids = call.logits.max(-1)
-    ids, v = ids.int(), call.verifier_rows
+    v = call.verifier_rows
     h, advance = None, None
     if v:
         h, advance = _match(call, ids[:, :v], best[:, :v].isfinite())
@@ -63,14 +67,14 @@ def resolve_greedy(*state) -> None:
     finish(call)
 
 
-def resolve_coupled(*arguments) -> None:
+def resolve_coupled(logits: Tensor, *arguments) -> None:
     """Greedy on perturbed scores: target and draft are argmax(log p + G) and argmax(log q + G) with the same noise."""
     call, (seed, temperature, top_k, top_p) = _Call(*arguments[:_CALL]), arguments[_CALL:]
-    v, vocab = call.verifier_rows, call.logits.shape[-1]
+    v, vocab = call.verifier_rows, logits.shape[-1]
     h, advance = None, None
     if v:
         place = call.length.unsqueeze(1) + table_range(v, call.length.device)
-        scores = process(call.logits[:, :v], temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
+        scores = process(logits[:, :v], temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
         best, ids = scores.max(-1)
         ids = ids.int()
         h, advance = _match(call, ids, best.isfinite())
@@ -78,21 +82,21 @@ def resolve_coupled(*arguments) -> None:
     if call.cuts:
         rows, count = retained_rows(call, h, advance)
         place = call.length.unsqueeze(1) + table_range(call.block_size - 1, call.length.device)
-        scores = process(_rows_of(call.logits, rows), temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
+        scores = process(_rows_of(logits, rows), temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
         retain(call, scores.argmax(-1).int(), count)
     finish(call)
 
 
-def resolve_rejection(*arguments) -> None:
+def resolve_rejection(logits: Tensor, *arguments) -> None:
     """Algorithm 2, lines 5-13: accept with probability min(1, p/Q), correct from [p - Q]+, draw the retained draft from q.
 
     ``draft_log_q`` [N, W, V] holds log Q of the draft being verified and receives that of the next.
     """
     call, (seed, temperature, top_k, top_p, draft_log_q) = _Call(*arguments[:_CALL]), arguments[_CALL:]
-    v, vocab, n, device = call.verifier_rows, call.logits.shape[-1], call.length, call.length.device
+    v, vocab, n, device = call.verifier_rows, logits.shape[-1], call.length, call.length.device
     h, advance = None, None
     if v:
-        log_p = process(call.logits[:, :v], temperature, top_k, top_p).log_softmax(-1)
+        log_p = process(logits[:, :v], temperature, top_k, top_p).log_softmax(-1)
         finite = ~log_p[..., 0].isnan()
         draft, width = call.draft[:, : v - 1], v - 1
         place = n.unsqueeze(1) + table_range(v, device)
@@ -113,7 +117,7 @@ def resolve_rejection(*arguments) -> None:
         advance = commit(call, candidates, h, h + finite.gather(1, h.unsqueeze(1)).squeeze(1))
     if call.cuts:
         rows, count = retained_rows(call, h, advance)
-        log_q = process(_rows_of(call.logits, rows), temperature, top_k, top_p).log_softmax(-1)
+        log_q = process(_rows_of(logits, rows), temperature, top_k, top_p).log_softmax(-1)
         place = n.unsqueeze(1) + table_range(call.block_size - 1, device)
         drawn = (log_q + gumbel(seed, place, Stream.DRAFT, vocab)).argmax(-1).int()
         usable = (~log_q[..., 0].isnan()).long().cumprod(1).sum(1)

@@ -13,7 +13,7 @@ the resolve finds, as on a CPU, pack_block writes them afterwards.
 """
 
 _STATE = (
-    "Tensor logits, Tensor(a!) tokens, Tensor(b!) length, Tensor(c!) cache_len, Tensor(d!) draft, Tensor(e!) draft_len, "
+    "Tensor(a!) tokens, Tensor(b!) length, Tensor(c!) cache_len, Tensor(d!) draft, Tensor(e!) draft_len, "
     "Tensor(f!) finish_reason, Tensor(g!) nfe, Tensor(h!) advances, Tensor limit, Tensor prompt_length, Tensor stops, "
     "int verifier_rows, int block_size, int[] cuts, int shift, "
     "int mask_token_id, int next_verifier_rows, int[] next_cuts, Tensor(i!)? next_ids, Tensor(j!)? next_positions, "
@@ -28,7 +28,9 @@ SCHEMAS = (
     "tail_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_len, Tensor tail_mask, float scale) -> Tensor",
     "pack_block(Tensor tokens, Tensor length, Tensor cache_len, Tensor draft, Tensor draft_len, int mask_token_id, "
     "int verifier_rows, int block_size, int[] cuts, Tensor(a!) ids, Tensor(b!) positions, Tensor(c!) slots) -> ()",
-    f"resolve_greedy({_STATE}) -> ()",
-    f"resolve_coupled({_STATE}, {_SAMPLING}) -> ()",
-    f"resolve_rejection({_STATE}, {_SAMPLING}, Tensor(l!) draft_log_q) -> ()",
+    "linear_argmax(Tensor x, Tensor weight) -> (Tensor, Tensor)",
+    f"resolve_argmax(Tensor best, Tensor ids, {_STATE}) -> ()",
+    f"resolve_greedy(Tensor logits, {_STATE}) -> ()",
+    f"resolve_coupled(Tensor logits, {_STATE}, {_SAMPLING}) -> ()",
+    f"resolve_rejection(Tensor logits, {_STATE}, {_SAMPLING}, Tensor(l!) draft_log_q) -> ()",
 )

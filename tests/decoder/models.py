@@ -19,7 +19,7 @@ from packed_ss.reference.algorithms import Drafter, Verifier
 from packed_ss.reference.verification import Rule
 from packed_ss.request import Request
 from packed_ss.rows import Rows
-from packed_ss.state import DecodeState
+from packed_ss.state import DecodeState, Progress
 from tests.support.checkpoints import random_config, random_model
 
 
@@ -108,7 +108,7 @@ def new_decoder(model: Transformer, schedule: str | Branched = "packed", block_s
 class FullShape(Decoder):
     """Sends every row in every call, as fixed shapes on a GPU do, with the whole cache in view."""
 
-    def _live(self, state: DecodeState, request: Request, running: Tensor, call: BlockCall) -> BlockCall:
+    def _live(self, progress: Progress, request: Request, call: BlockCall) -> BlockCall:
         return call
 
     def step(self, state: DecodeState, request: Request, call: BlockCall, slots: int) -> None:
@@ -126,10 +126,11 @@ class Scripted(Decoder):
         self.verifier, self.drafter = verifier, drafter
         self.calls: list[tuple[BlockCall, int, int]] = []
 
-    def _forward(self, rows: Rows, slots: int, head_rows: int) -> Tensor:
-        return torch.empty(0)
+    def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[Tensor, ...]:
+        return ()
 
-    def _resolve(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
+                 following: BlockCall | None = None) -> None:
         n = state.length.shape[0]
         logits = torch.full((n, call.rows, self.model.config.vocab_size), torch.nan, dtype=torch.float64)
         for i in range(n):
@@ -143,5 +144,5 @@ class Scripted(Decoder):
                     proposals = torch.tensor(self.drafter([*P, *D[:cut]], count), dtype=torch.float64)
                     logits[i, begin: begin + count] = proposals
         before = int(state.draft_len[0])
-        super()._resolve(logits, state, request, call)
+        super()._resolve((logits,), state, request, call, following)
         self.calls.append((call, before, int(state.draft_len[0])))

@@ -146,10 +146,11 @@ def test_drafts_are_accepted_as_often_as_p_and_q_overlap(settings: Settings) -> 
 class Kernel(Decoder):
     """A decoder with a place before and after its resolve, so that what it reads and leaves can be broken."""
 
-    def _resolve(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        self.before(logits, state, request, call)
-        super()._resolve(logits, state, request, call)
-        self.after(logits, state, request, call)
+    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
+                 following: BlockCall | None = None) -> None:
+        self.before(*outputs, state, request, call)
+        super()._resolve(outputs, state, request, call, following)
+        self.after(*outputs, state, request, call)
 
     def before(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
         """Nothing."""

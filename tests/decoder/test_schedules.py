@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from packed_ss import Branched, GenerateOutput
 from packed_ss.layouts.block import BlockCall, tables
 from packed_ss.reference import make_rule
+from packed_ss.request import Request
 from packed_ss.rows import Rows, pack_bits
 from packed_ss.schedules import block_schedule
 from tests.decoder.models import Dense, FullShape, Scripted, new_decoder, reference, schedules, small_model
@@ -46,9 +47,9 @@ def test_the_decoder_sends_those_rows_and_fewer_where_they_are_dead() -> None:
     b, sent = 4, []
 
     class Spy(FullShape):
-        def _forward(self, rows: Rows, slots: int, head_rows: int) -> torch.Tensor:
+        def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[torch.Tensor, ...]:
             sent.append((rows.ids.shape[1], head_rows))
-            return super()._forward(rows, slots, head_rows)
+            return super()._forward(rows, slots, head_rows, request)
 
     for schedule, counts in (("autoregressive", [1]), ("linear", [b, b]), ("packed", [2 * b]), ("quadratic", [b * (b + 1)]),
                              (Branched((0, 2)), [3 * b])):

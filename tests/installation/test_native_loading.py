@@ -55,7 +55,7 @@ def test_a_module_that_does_not_fit_is_not_loaded(
     monkeypatch.delenv("PACKED_SS_NATIVE", raising=False)
     if record is not None:
         (tmp_path / "_build.json").write_text(json.dumps(record))
-    native.load()
+    native.load(())
     assert not native.available()
     assert reason in native.reason()
     assert reason in native.describe()
