@@ -8,6 +8,9 @@
 
 #include "build_info.h"
 #include "ops.h"
+#ifdef PACKED_SS_WITH_CUDA
+#include "cuda/bindings_device_loop.h"
+#endif
 
 #define PACKED_SS_REGISTER(name) \
   if (wanted(#name)) m.impl(#name, TORCH_FN(name));
@@ -76,4 +79,9 @@ TORCH_LIBRARY_IMPL(packed_ss, CUDA, m) { PACKED_SS_CUDA_KERNELS(PACKED_SS_REGIST
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of packed_ss; importing this module registers them with torch.";
   m.def("info", &packed_ss::info, "How this module was built: compiler, flags, threads, torch, cuda, kernels by device.");
+#ifdef PACKED_SS_WITH_CUDA
+  packed_ss::cuda::define_device_loop(m);
+#else
+  m.def("device_loop_obstacle", [] { return "packed_ss._C has no CUDA kernels (" PACKED_SS_CUDA_STATUS ")."; });
+#endif
 }

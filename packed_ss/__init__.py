@@ -1,9 +1,9 @@
 """packed_ss: lossless self-speculative decoding that drafts one call ahead."""
 
-from .decoder import Decoder, GenerateOutput
+from .decoder import Decoder, GenerateOutput, generate
 from .models.loading import load_model
 from .models.tokenizer import load_tokenizer
 from .schedules import Branched
 
 __version__ = "0.1.0"
-__all__ = ["Branched", "Decoder", "GenerateOutput", "__version__", "load_model", "load_tokenizer"]
+__all__ = ["Branched", "Decoder", "GenerateOutput", "__version__", "generate", "load_model", "load_tokenizer"]

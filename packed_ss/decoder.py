@@ -19,7 +19,7 @@ from .layouts.block import BlockCall, tables
 from .layouts.prefill import prefill_passes
 from .models.attention import CachedAttention, SlotCache
 from .models.transformer import Transformer
-from .request import Request, check_request
+from .request import Request, check_request, prompt_lists, whole_number
 from .rows import Rows
 from .schedules import Branched, block_schedule
 from .state import FINISH_REASONS, DecodeState, Progress
@@ -80,8 +80,7 @@ class Decoder:
         self.device, self.dtype = model.head.weight.device, model.head.weight.dtype
         # A call's rows may lie past max_length by a region; one more slot is the spare.
         widest = max(max(call.rows for call in self.schedule.cycle), 1 + b)
-        self.cache = SlotCache(model.config, batch_size, max_length + widest + 1, self.dtype, self.device)
-        self._rows: dict[tuple[int, int, tuple[int, ...]], Rows] = {}
+        self.cache = self._new_cache(max_length + widest + 1)
 
     @torch.no_grad()
     def generate(self, input_ids: Any, max_new_tokens: int = 512, temperature: float = 0.0, top_k: int = 0,
@@ -205,24 +204,39 @@ class Decoder:
         return self.model.config.mask_token_id, call.verifier_rows, call.cuts, rows.ids, rows.positions, rows.slots
 
     def _start(self, request: Request) -> DecodeState:
+        return self._new_state(request, self.device, stops=request.stops)
+
+    def _new_state(self, request: Request, device: torch.device, *, stops: list[list[int]], calls: int | None = None,
+                   stores: bool = True) -> DecodeState:
+        """The state before the first call; ``stores``: with room for log Q where the mode needs it."""
         stored = (self.model.config.vocab_size, torch.promote_types(self.dtype, torch.float32))
         return DecodeState.start(
             request.prompts, max_new_tokens=request.max_new_tokens, block_size=self.block_size, capacity=self.max_length,
-            stops=request.stops, seeds=request.seeds, device=self.device,
-            log_q=stored if request.verification == "rejection" else None)
+            stops=stops, seeds=request.seeds, device=device, calls=calls,
+            log_q=stored if stores and request.verification == "rejection" else None)
+
+    def _new_cache(self, capacity: int) -> SlotCache:
+        return SlotCache(self.model.config, self.batch_size, capacity, self.dtype, self.device)
 
     def _buffers(self, state: DecodeState, call: BlockCall) -> Rows:
-        """The input buffers of a call's shape, kept from call to call; their cache_len is the state's."""
-        key = (state.length.shape[0], call.verifier_rows, call.cuts)
-        rows = self._rows.get(key)
-        if rows is None or rows.cache_len is not state.cache_len:
+        """The input buffers of a call's shape, kept with the state; their cache_len is the state's."""
+        if call not in state.rows:
             mask = tables(call.verifier_rows, call.block_size, call.cuts, self.device).tail_mask
-            rows = self._rows[key] = Rows.empty(key[0], call.rows, state.cache_len, mask)
-        return rows
+            state.rows[call] = Rows.empty(state.length.shape[0], call.rows, state.cache_len, mask)
+        return state.rows[call]
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def generate(model: Transformer, input_ids: Any, max_new_tokens: int = 512, *, schedule: str | Branched = "packed",
+             block_size: int | None = None, decoder: type[Decoder] = Decoder, **options: Any) -> GenerateOutput:
+    """One `Decoder.generate`, by a ``decoder`` made for it and just large enough; ``options`` are that method's."""
+    prompts = prompt_lists(input_ids, model.config.vocab_size)
+    new = whole_number("max_new_tokens", max_new_tokens, least=0)
+    made = decoder(model, schedule, block_size, max_length=max(map(len, prompts)) + new, batch_size=len(prompts))
+    return made.generate(prompts, new, **options)
 
 
 class _Stream:

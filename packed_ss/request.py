@@ -34,8 +34,8 @@ def check_request(config: ModelConfig, *, batch_size: int, max_length: int, inpu
                   temperature: Any, top_k: Any, top_p: Any, seed: Any, verification: Any, eos_token_id: Any,
                   stop_sequences: Any) -> Request:
     """The request as plain values.  Raises ValueError, one sentence, for anything outside the accepted ranges."""
-    new = _whole("max_new_tokens", max_new_tokens, least=0)
-    prompts = _prompts(input_ids, config.vocab_size)
+    new = whole_number("max_new_tokens", max_new_tokens, least=0)
+    prompts = prompt_lists(input_ids, config.vocab_size)
     if len(prompts) > batch_size:
         raise ValueError(f"{len(prompts)} prompts were given, but this decoder's batch_size is {batch_size}")
     longest = max(len(prompt) for prompt in prompts)
@@ -54,10 +54,11 @@ def check_request(config: ModelConfig, *, batch_size: int, max_length: int, inpu
         raise ValueError(f"verification 'greedy' needs temperature 0, but temperature is {temperature}")
     mode = "greedy" if heat < GREEDY_BELOW else "rejection" if verification == "auto" else verification
     stops = [[token] for token in _eos(eos_token_id, config)] + _stop_sequences(stop_sequences, config.vocab_size)
-    return Request(prompts, new, mode, heat, _whole("top_k", top_k, least=0), nucleus, _seeds(seed, len(prompts)), stops)
+    return Request(prompts, new, mode, heat, whole_number("top_k", top_k, least=0), nucleus, _seeds(seed, len(prompts)), stops)
 
 
-def _whole(name: str, value: Any, *, least: int) -> int:
+def whole_number(name: str, value: Any, *, least: int) -> int:
+    """``value`` as an int; ValueError, with its name, where it is not a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} is {value!r}, but it must be a whole number of at least {least}")
     return int(value)
@@ -90,8 +91,8 @@ def _ids(what: str, value: Any, vocab_size: int) -> list[int]:
     return [int(token) for token in ids]
 
 
-def _prompts(value: Any, vocab_size: int) -> list[list[int]]:
-    """One prompt or several: 1-D or 2-D integer tensor, list of ids, or list of those."""
+def prompt_lists(value: Any, vocab_size: int) -> list[list[int]]:
+    """One prompt or several (1-D or 2-D integer tensor, list of ids, or list of those) as lists; ValueError for anything else."""
     if isinstance(value, torch.Tensor) and value.dim() == 2:
         value = list(value)
     nested = isinstance(value, (list, tuple)) and len(value) > 0 and not isinstance(value[0], Integral) \

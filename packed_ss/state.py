@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .layouts.block import BlockCall
+from .rows import Rows
 
 #: finish_reason codes, in the order of their numbers.
 FINISH_REASONS = ("running", "stop", "length", "error")
@@ -48,14 +51,19 @@ class DecodeState:
     seed: Tensor
     draft_log_q: Tensor
 
+    def __post_init__(self) -> None:
+        #: The input buffers of this state's calls, by their shape.
+        self.rows: dict[BlockCall, Rows] = {}
+
     @classmethod
     def start(cls, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, block_size: int, capacity: int,
-              stops: Sequence[Sequence[int]], seeds: Sequence[int], device: torch.device,
+              stops: Sequence[Sequence[int]], seeds: Sequence[int], device: torch.device, calls: int | None = None,
               log_q: tuple[int, torch.dtype] | None = None) -> DecodeState:
         """State before the first call: the prompts, no draft, nothing cached.
 
-        ``capacity`` is the number of tokens that prompt and output may take; ``log_q`` the vocabulary size and dtype of
-        the stored proposal distributions, None where no mode needs them.
+        ``capacity`` is the number of tokens that prompt and output may take; ``calls`` the most model calls, None for what
+        max_new_tokens can need; ``log_q`` the vocabulary size and dtype of the stored proposal distributions, None where no
+        mode needs them.
         """
         n, width = len(prompts), block_size - 1
 
@@ -73,12 +81,18 @@ class DecodeState:
         vocab, dtype = log_q or (0, torch.float32)
         return cls(
             tokens=tokens.to(device), length=known(lengths), cache_len=whole(n), draft=whole(n, width), draft_len=whole(n),
-            finish_reason=whole(n), nfe=whole(n), advances=whole(n, 2 * max_new_tokens + 3),
+            finish_reason=whole(n), nfe=whole(n), advances=whole(n, calls or 2 * max_new_tokens + 3),
             limit=known([length + max_new_tokens for length in lengths]), prompt_length=known(lengths),
             stops=known([[-1] * (longest - len(stop)) + list(stop) for stop in stops]).view(len(stops), longest),
             seed=torch.tensor(seeds, dtype=torch.int64, device=device),
             draft_log_q=torch.zeros((n, width if vocab else 0, vocab), dtype=dtype, device=device),
         )
+
+    def load(self, other: DecodeState) -> None:
+        """Takes over another state of the same shapes, from any device, in place; draft_log_q stays, for there is no draft."""
+        for f in fields(self):
+            if f.name != "draft_log_q":
+                getattr(self, f.name).copy_(getattr(other, f.name))
 
     def progress(self) -> Progress:
         """Reads what a loop on the host decides by, in one copy."""

@@ -1,1 +1,33 @@
-"""Triton kernels, imported as packed_ss.triton_kernels."""
+"""Triton kernels, imported as packed_ss.triton_kernels: operators for GPUs that need no compiler at installation.
+
+Importing this package does not import Triton; `operators` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any
+
+#: The module of each operator; its function there has the operator's name and signature.
+MODULES = {
+    "uniform_noise": "resolve", "pack_block": "resolve", "rope_store": "rope_store", "tail_attention": "tail_attention",
+    "linear_argmax": "linear_argmax", "resolve_argmax": "resolve", "resolve_greedy": "resolve", "resolve_coupled": "resolve",
+    "resolve_rejection": "resolve",
+}
+
+
+def obstacle() -> str:
+    """Why these kernels are not used, in a sentence; empty where they can be."""
+    if os.environ.get("PACKED_SS_TRITON") == "0":
+        return "the environment has PACKED_SS_TRITON=0."
+    return "" if importlib.util.find_spec("triton") else "Triton is not installed."
+
+
+def operators() -> dict[str, Callable[..., Any]]:
+    """The operators by name; none where there is an `obstacle`."""
+    if obstacle():
+        return {}
+    return {name: getattr(importlib.import_module(f".{module}", __name__), name) for name, module in MODULES.items()}

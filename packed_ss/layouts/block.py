@@ -12,7 +12,7 @@ keys and values survive come first, so that the cache update after an advance of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class BlockTables:
     tail_mask: Tensor
 
 
-@lru_cache(maxsize=512)
+@cache  # never emptied: a captured graph points into them
 def tables(verifier_rows: int, block_size: int, cuts: tuple[int, ...], device: torch.device) -> BlockTables:
     """The tables of a call with no shift, made once per shape and device."""
     b, mask = block_size, block_size

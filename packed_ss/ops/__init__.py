@@ -1,10 +1,14 @@
 """The operators behind ``torch.ops.packed_ss.*``.
 
 Schemas are defined here, plain-torch kernels serve every device, and the compiled module, where it was built, adds
-kernels for single devices that take precedence.  Callers never ask which one runs.
+kernels for single devices that take precedence; Triton kernels serve CUDA where the compiled module has none.  Callers
+never ask which one runs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -52,3 +56,22 @@ for _name, _kernel in _TORCH_KERNELS.items():
     torch.library.register_fake(f"packed_ss::{_name}", _FAKES.get(_name, _fake_in_place), lib=_library)
 
 native.load(_TORCH_KERNELS)
+
+
+def _triton_kernels() -> dict[str, Callable[..., Any]]:
+    if not torch.cuda.is_available():
+        return {}
+    from .. import triton_kernels
+
+    return triton_kernels.operators()
+
+
+_TRITON_KERNELS = _triton_kernels()
+for _name in set(_TRITON_KERNELS) - set(native.kernels("cuda")):
+    _library.impl(_name, _TRITON_KERNELS[_name], "CUDA")
+
+
+def kernels(device: str) -> dict[str, str]:
+    """By operator, who computes it on a device type, "cpu" or "cuda": "native" (compiled), "triton" or "torch" (plain)."""
+    compiled, fused = native.kernels(device), _TRITON_KERNELS if device == "cuda" else {}
+    return {name: "native" if name in compiled else "triton" if name in fused else "torch" for name in _TORCH_KERNELS}

@@ -47,6 +47,11 @@ def available() -> bool:
     return _module is not None
 
 
+def module() -> ModuleType | None:
+    """packed_ss._C, for what it has besides operators; None where it is not loaded."""
+    return _module
+
+
 def reason() -> str:
     """Why the native kernels are not loaded, in one sentence; empty when they are."""
     return _reason
@@ -59,6 +64,11 @@ def info() -> dict[str, Any]:
     compiled against), `cuda` (targets, or why there are none) and `kernels` (operator names by device).
     """
     return {"available": available(), "reason": reason(), **(_module.info() if _module is not None else {})}
+
+
+def kernels(device: str) -> list[str]:
+    """The operators with a compiled kernel for a device type, "cpu" or "cuda", in use."""
+    return [] if _module is None else list(_module.info()["kernels"][device])
 
 
 def describe() -> str:

@@ -1,0 +1,243 @@
+"""The captured decoder, on a CPU with recorded graphs: its text is the plain decoder's, and its iteration is fit for capture."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packed_ss import Branched, Decoder, GenerateOutput
+from packed_ss import cuda as packed_ss_cuda
+from packed_ss.capture import CaptureFailed
+from packed_ss.layouts.block import BlockCall
+from packed_ss.request import Request
+from packed_ss.state import DecodeState
+from tests.cuda.stub import HostDecoder, fake_cuda
+from tests.decoder.models import schedules, small_model
+from tests.support.device_reads import DeviceRead, no_device_reads
+
+RAGGED = [[0, 2], [4, 1, 0, 2], [3], [2, 2, 4, 0, 1], [1]]
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "rejection": {"temperature": 0.9, "top_k": 4, "top_p": 0.95},
+    "coupled": {"temperature": 1.1, "verification": "coupled"},
+}
+STOPS: dict[str, dict[str, Any]] = {
+    "checkpoint's": {},
+    "none": {"eos_token_id": []},
+    "sequences": {"eos_token_id": [1], "stop_sequences": [[0, 4], [2, 2, 2]]},
+}
+
+
+def decoders(schedule: str | Branched, seed: int = 1, block_size: int = 4, **options: Any) -> tuple[Decoder, HostDecoder]:
+    model = small_model(seed)
+    shape = {"block_size": block_size, "max_length": 48, "batch_size": 5, "two_call_start": options.pop("two_call_start", False)}
+    return Decoder(model, schedule, **shape), HostDecoder(model, schedule, **shape, **options)
+
+
+def facts(out: GenerateOutput) -> tuple[Any, ...]:
+    return [tokens.tolist() for tokens in out.tokens], out.finish_reason, out.nfe, out.advances
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", schedules(4))
+def test_captured_iterations_decode_what_the_plain_loop_decodes(monkeypatch: pytest.MonkeyPatch, name: str, mode: str) -> None:
+    with fake_cuda(monkeypatch) as watch:
+        for options, kinds in (({}, STOPS), ({"burst": 3, "head": "logits"}, ["sequences"]), ({"two_call_start": True}, ["none"])):
+            plain, captured = decoders(schedules(4)[name], **options)
+            for seed, stops in enumerate(kinds):
+                for prompts, new in ((RAGGED, 11), (RAGGED[3], 17), (RAGGED[2:4], 1), (RAGGED[0], 0)):
+                    settings = {"max_new_tokens": new, "seed": seed, **MODES[mode], **STOPS[stops]}
+                    assert facts(captured.generate(prompts, **settings)) == facts(plain.generate(prompts, **settings))
+    # one graph per batch size and shape of the stops' buffer
+    assert watch.events.count("begin") == watch.events.count("end") == 3 * 2 + 3 + 3
+    assert not watch.first_uses
+
+
+def test_no_graph_keeps_what_it_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cuda(monkeypatch) as watch:
+        for schedule in schedules(4).values():
+            _, captured = decoders(schedule)
+            for sampling in MODES.values():
+                captured.generate(RAGGED[:2], 5, **sampling)
+    assert [graph.kept() for graph in watch.graphs] == [[]] * 3 * len(schedules(4))
+
+
+class Careless(HostDecoder):
+    """Keeps a tensor of each iteration, and calls an operator that the warm-ups have not called."""
+
+    runs = 0
+
+    def _iteration(self, state: DecodeState, request: Request) -> None:
+        super()._iteration(state, request)
+        self.runs += 1
+        self.kept = torch.zeros(3, 7)
+        if self.runs == 3:
+            state.length.abs()
+
+
+def test_a_kept_tensor_and_a_first_use_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cuda(monkeypatch) as watch:
+        careless = Careless(small_model(1), "packed", 4, max_length=48)
+        careless.generate(RAGGED[0], 5)
+    assert watch.graphs[0].kept() == [(3, 7)]
+    assert "aten.abs.default" in [use[0] for use in watch.first_uses]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("schedule", ["autoregressive", "linear", "packed", "quadratic", Branched((0, 2))], ids=str)
+def test_the_iteration_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str, schedule: str | Branched) -> None:
+    for head in ("fused", "logits"):
+        caught: list[tuple[DecodeState, Request]] = []
+
+        class Catching(HostDecoder):
+            def _iteration(self, state: DecodeState, request: Request) -> None:
+                super()._iteration(state, request)
+                caught.append((state, request))  # noqa: B023 - of this round
+
+        with fake_cuda(monkeypatch):
+            decoder = Catching(small_model(2), schedule, 4, max_length=48, batch_size=2, head=head)
+            decoder.generate(RAGGED[:2], 4, eos_token_id=[], **MODES[mode])
+        state, request = caught[-1]
+        state.finish_reason.zero_()  # running again, as far as the iteration can tell
+        state.limit.add_(20)
+        before = state.nfe.tolist()
+        with torch.no_grad(), no_device_reads(monkeypatch) as watched:
+            HostDecoder._iteration(decoder, state, request)
+        assert [nfe - old for nfe, old in zip(state.nfe.tolist(), before, strict=True)] == [len(decoder.schedule.cycle)] * 2
+        resolve = {"greedy": "argmax" if head == "fused" else "greedy"}.get(mode, mode)
+        assert {f"packed_ss::resolve_{resolve}", "packed_ss::tail_attention", "packed_ss::rope_store"} <= watched.seen
+        assert ("packed_ss::linear_argmax" in watched.seen) == (resolve == "argmax")
+
+
+def test_a_read_in_the_iteration_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reading(HostDecoder):
+        def _buffers(self, state: DecodeState, call: BlockCall) -> Any:
+            state.length.max().item()
+            return super()._buffers(state, call)
+
+    with fake_cuda(monkeypatch):
+        decoder = Reading(small_model(2), "packed", 4, max_length=48)
+        decoder.generate(RAGGED[0], 4)
+    state, request = next(iter(decoder._sessions.values())).state, None
+    with pytest.raises(DeviceRead), torch.no_grad(), no_device_reads(monkeypatch):
+        HostDecoder._iteration(decoder, state, request)
+
+
+@pytest.mark.parametrize("burst", [1, 2, 5])
+def test_the_host_looks_only_at_what_was_queued_a_burst_earlier(monkeypatch: pytest.MonkeyPatch, burst: int) -> None:
+    with fake_cuda(monkeypatch) as watch:
+        plain, captured = decoders("packed", burst=burst)
+        calls = plain.generate(RAGGED[3], 17, eos_token_id=[]).nfe[0] - 1
+        assert captured.generate(RAGGED[3], 17, eos_token_id=[]).nfe[0] - 1 == calls
+    replays, waits = 0, []
+    for event in watch.events:
+        replays += event == "replay"
+        if event.startswith("wait"):
+            waits.append((int(event.split()[1]), replays))
+    assert waits == [(i * burst, (i + 1) * burst) for i in range(len(waits))]
+    assert waits[-1][0] >= calls > waits[-1][0] - burst  # it stops at the first report that says so
+
+
+def test_a_streamer_gets_every_token_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Streamer:
+        def __init__(self) -> None:
+            self.parts: list[list[int]] = []
+
+        def put(self, value: Tensor) -> None:
+            self.parts.append(value.tolist())
+
+        def end(self) -> None:
+            self.parts.append(["end"])
+
+    with fake_cuda(monkeypatch):
+        _, captured = decoders("packed")
+        for _ in range(2):
+            streamer = Streamer()
+            out = captured.generate(RAGGED[3], 17, eos_token_id=[], streamer=streamer)
+            assert streamer.parts[0] == RAGGED[3] and streamer.parts[-1] == ["end"]
+            assert [token for part in streamer.parts[1:-1] for token in part] == out.tokens[0].tolist()
+            assert [len(part) for part in streamer.parts[1:-1]] == [a for a in out.advances[0] if a]
+
+
+def test_a_failed_capture_names_the_operator_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(HostDecoder):
+        runs = 0
+
+        def _resolve(self, outputs: Any, state: DecodeState, request: Request, call: BlockCall,
+                     following: BlockCall | None = None) -> None:
+            self.runs += call.shift == 0
+            if self.runs == 3:
+                raise RuntimeError("no such kernel image")
+            super()._resolve(outputs, state, request, call, following)
+
+    with fake_cuda(monkeypatch) as watch:
+        decoder = Failing(small_model(1), "packed", 4, max_length=48)
+        with pytest.raises(CaptureFailed, match=r"could not be captured, at packed_ss\.linear_argmax: no such kernel image"):
+            decoder.generate(RAGGED[0], 5)
+        assert not decoder._sessions and watch.capturing is None and watch.graphs[-1].state == "reset"
+        out = decoder.generate(RAGGED[0], 5)
+    assert facts(out) == facts(Decoder(small_model(1), "packed", 4, max_length=48).generate(RAGGED[0], 5))
+
+
+def test_the_graph_used_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_ss_cuda, "GRAPHS", 2)
+    with fake_cuda(monkeypatch) as watch:
+        _, captured = decoders("packed")
+        for prompts in (RAGGED[0], RAGGED[:2], RAGGED[1], RAGGED[:3], RAGGED[2], RAGGED[:2]):
+            captured.generate(prompts, 4)
+    assert watch.events.count("begin") == 4 and len(captured._sessions) == 2
+
+
+def test_the_device_loop_falls_back_with_a_reason(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with fake_cuda(monkeypatch), caplog.at_level(logging.WARNING):
+        plain, captured = decoders("packed", loop="device")
+        assert captured.loop == "bursts"
+        assert facts(captured.generate(RAGGED, 9)) == facts(plain.generate(RAGGED, 9))
+    assert "loop='device' falls back to bursts: " in caplog.text
+
+
+class WholeLoop:
+    """What `packed_ss.device_loop.DeviceLoop` is to do: nothing where all have finished, else replay until they have."""
+
+    launches = 0
+
+    def __init__(self, graph: Any, finish_reason: Tensor, limit: int) -> None:
+        self.graph, self.finish_reason, self.limit = graph, finish_reason, limit
+
+    def launch(self) -> None:
+        WholeLoop.launches += 1
+        for _ in range(self.limit):
+            if self.finish_reason.ne(0).all():
+                return
+            self.graph.replay()
+
+
+def test_a_generation_is_one_launch_where_the_device_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_ss_cuda, "DeviceLoop", WholeLoop)
+    monkeypatch.setattr(packed_ss_cuda, "device_loop_obstacle", lambda: "")
+    with fake_cuda(monkeypatch) as watch:
+        plain, captured = decoders("packed", loop="device")
+        WholeLoop.launches = 0
+        for new in (1, 9, 17):
+            assert facts(captured.generate(RAGGED, new)) == facts(plain.generate(RAGGED, new))
+        assert WholeLoop.launches == 3 and not any(event.startswith("wait") for event in watch.events)
+        parts: list[Any] = []
+        streamer = type("Streamer", (), {"put": lambda self, value: parts.extend(value.tolist()), "end": lambda self: None})()
+        out = captured.generate(RAGGED[1], 9, streamer=streamer)  # one launch would have nothing to stream from
+    assert WholeLoop.launches == 3 and parts == RAGGED[1] + out.tokens[0].tolist()
+
+
+def test_a_loop_that_cuda_refuses_falls_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("cudaGraphInstantiate failed: operation not supported")
+
+    monkeypatch.setattr(packed_ss_cuda, "DeviceLoop", refuse)
+    monkeypatch.setattr(packed_ss_cuda, "device_loop_obstacle", lambda: "")
+    with fake_cuda(monkeypatch), caplog.at_level(logging.WARNING):
+        plain, captured = decoders("linear", loop="device")
+        assert facts(captured.generate(RAGGED, 9)) == facts(plain.generate(RAGGED, 9))
+    assert "falls back to bursts: cudaGraphInstantiate failed" in caplog.text
