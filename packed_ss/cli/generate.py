@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..decoder import Decoder, GenerateOutput
-from ..evaluation.compare import chat_prompt, parse_schedule
+from ..decoder import GenerateOutput
+from ..evaluation.compare import chat_prompt, decoder_for, parse_schedule
 from ..models.loading import load_model
 from ..models.tokenizer import load_tokenizer
 
@@ -22,9 +22,11 @@ def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, blo
     ids = tokenizer.encode(text, add_special_tokens=True) if raw else chat_prompt(tokenizer, text)
     if not ids:
         raise ValueError("the prompt is empty, but at least one token is needed")
-    decoder = Decoder(network, parsed, block_size=block_size, max_length=len(ids) + max(max_new_tokens, 0))
+    decoder = decoder_for(network)(network, parsed, block_size=block_size, max_length=len(ids) + max(max_new_tokens, 0))
     streamer = None if as_json else _streamer(tokenizer)
     stops = [tokenizer.encode(one, add_special_tokens=False) for one in stop]
+    if network.head.weight.is_cuda:  # captures the iteration, so that the time below is the decoding's
+        decoder.generate(ids, max_new_tokens=min(max_new_tokens, 1), stop_sequences=stops, **sampling)
     out = decoder.generate(ids, max_new_tokens=max_new_tokens, stop_sequences=stops, streamer=streamer, **sampling)
     if as_json:
         record = {"model": model, "schedule": schedule, "block_size": decoder.block_size, "prompt": text, "prompt_tokens": ids,

@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from .. import __version__
+from .. import __version__, cuda, device_loop
 from ..models.config import parameter_count
 from ..models.loading import load_model
-from ..ops import native
+from ..ops import kernels, native
 
 
 def run(model: str | None, *, as_json: bool) -> None:
@@ -38,6 +38,8 @@ def machine() -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "compiled kernels": compiled() if native.available() else f"none: {native.reason()}",
         "triton": "installed" if triton else "not installed",
+        "packed_ss.cuda": cuda.obstacle() or "ready; " + ", ".join(f"{name}: {kind}" for name, kind in kernels("cuda").items()),
+        "device loop": device_loop.obstacle() or "ready",
     }
 
 

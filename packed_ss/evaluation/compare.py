@@ -70,7 +70,8 @@ def compare(model: Transformer, tokenizer: Any, problems: Sequence[Problem], sch
     """
     prompts = [chat_prompt(tokenizer, problem.question) for problem in problems]
     longest = max(len(prompt) for prompt in prompts) + max_new_tokens
-    decoders = [Decoder(model, parse_schedule(s), block_size=block_size, max_length=longest) for s in schedules]
+    kind = decoder_for(model)
+    decoders = [kind(model, parse_schedule(s), block_size=block_size, max_length=longest) for s in schedules]
     for decoder in decoders:
         decoder.generate(prompts[0], max_new_tokens=min(max_new_tokens, 16), **sampling)
     outputs: list[list[GenerateOutput]] = [[] for _ in schedules]
@@ -82,6 +83,15 @@ def compare(model: Transformer, tokenizer: Any, problems: Sequence[Problem], sch
     comparable = sampling.get("temperature", 0.0) < 1e-5 or sampling.get("verification") == "coupled"
     return [_summary(s, out, outputs[0] if comparable else None, tokenizer, problems)
             for s, out in zip(schedules, outputs, strict=True)]
+
+
+def decoder_for(model: Transformer) -> type[Decoder]:
+    """The fastest decoder of the model's device: `packed_ss.cuda.Decoder` on a GPU."""
+    if model.head.weight.is_cuda:
+        from ..cuda import Decoder as Captured
+
+        return Captured
+    return Decoder
 
 
 def chat_prompt(tokenizer: Any, text: str) -> list[int]:
