@@ -1,6 +1,7 @@
 # make demo   set up .venv, build, and decode with the bundled checkpoint
 # make test   the same set-up if needed, then every test
 # make sanitize   the kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
+# make mutations   one line of a CUDA kernel wrong at a time: do the tests notice?
 # make bench | lint | clean
 #
 # Variables: PYTHON (makes the virtual environment), JOBS (test processes), LIMIT (problems in the demo),
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 CMAKE := $(shell command -v cmake >/dev/null 2>&1 || echo cmake)
 SAMPLE := Maya has 14 shells. She finds 9 more at the beach. Then she loses 5 of them. How many shells are left?
 
-.PHONY: demo test sanitize bench lint clean
+.PHONY: demo test sanitize mutations bench lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -30,9 +31,14 @@ demo: $(VENV)/.installed
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.installed
 	@$(BIN)/python -m pytest -n $(JOBS) --benchmark-disable $(ARGS)
+	@echo "== the Triton kernels in the interpreter, which takes a process of its own"
+	@TRITON_INTERPRET=1 $(BIN)/python -m pytest -n $(JOBS) tests/kernels -k triton $(ARGS)
 
 sanitize: $(VENV)/.installed
 	@$(BIN)/python -m tests.host_cuda.sanitize
+
+mutations: $(VENV)/.installed
+	@$(BIN)/python -m tests.host_cuda.mutations $(ARGS)
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m pytest bench --benchmark-only $(ARGS)

@@ -82,6 +82,6 @@ PYBIND11_MODULE(_C, m) {
 #ifdef PACKED_SS_WITH_CUDA
   packed_ss::cuda::define_device_loop(m);
 #else
-  m.def("device_loop_obstacle", [] { return "packed_ss._C has no CUDA kernels (" PACKED_SS_CUDA_STATUS ")."; });
+  m.def("device_loop_obstacle", [] { return "packed_ss._C was built without a device loop (CUDA: " PACKED_SS_CUDA_STATUS ")."; });
 #endif
 }

@@ -21,8 +21,8 @@ struct LoopCondition {
   std::int32_t limit;        // no more than so many, whatever finish_reason says
 };
 
-// device_loop.cu: a kernel of one block, with the parameters (LoopCondition, bool reset, cudaGraphConditionalHandle). It counts an
-// iteration (or, to reset, starts at 0) and sets the handle to whether another one runs.
+// device_loop.cu: a kernel of one block, with the parameters (LoopCondition, bool reset, cudaGraphConditionalHandle). It counts
+// an iteration (or, to reset, starts at 0) and sets the handle to whether another one runs.
 constexpr unsigned kLoopConditionThreads = 128;
 const void* loop_condition_kernel();
 

@@ -235,6 +235,12 @@ PACKED_SS_ATOMIC(atomicExch, float, value)
 #undef PACKED_SS_INTEGER_ATOMICS
 #undef PACKED_SS_ATOMIC
 
+// A handle is the address of its value.
+using cudaGraphConditionalHandle = unsigned long long;
+inline void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned value) {
+  *reinterpret_cast<unsigned*>(handle) = value;
+}
+
 inline void __threadfence() { packed_ss::host_cuda::fence(); }
 [[noreturn]] inline void __trap(PACKED_SS_WHERE) { packed_ss::host_cuda::trap(where); }
 

@@ -46,7 +46,8 @@ def facts(out: GenerateOutput) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", schedules(4))
 def test_captured_iterations_decode_what_the_plain_loop_decodes(monkeypatch: pytest.MonkeyPatch, name: str, mode: str) -> None:
     with fake_cuda(monkeypatch) as watch:
-        for options, kinds in (({}, STOPS), ({"burst": 3, "head": "logits"}, ["sequences"]), ({"two_call_start": True}, ["none"])):
+        settings_of = (({}, STOPS), ({"burst": 3, "head": "logits"}, ["sequences"]), ({"two_call_start": True}, ["none"]))
+        for options, kinds in settings_of:
             plain, captured = decoders(schedules(4)[name], **options)
             for seed, stops in enumerate(kinds):
                 for prompts, new in ((RAGGED, 11), (RAGGED[3], 17), (RAGGED[2:4], 1), (RAGGED[0], 0)):
