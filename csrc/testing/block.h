@@ -13,6 +13,8 @@
 
 namespace packed_ss::host_cuda {
 
+constexpr unsigned kWarp = 32;
+
 enum class State : std::uint8_t { kNotStarted, kRunnable, kWaiting, kExited };
 
 // Where a thread waits, and what it brings.
@@ -24,6 +26,11 @@ struct Wait {
   int width;
   Where where;
 };
+
+bool is_barrier(Op op);  // of the block; others are a warp's
+bool same_place(const Wait& a, const Wait& b);
+std::string place(Where where);          // file:line
+std::string describe(const Wait& wait);  // the operation, its place and its mask
 
 struct Thread {
   Fiber fiber;
@@ -96,6 +103,8 @@ class Block {
   };
 
   static void enter(void* block);
+  bool run_ahead();
+  bool step(unsigned id);
   void resume(Thread& thread);
   void yield();
   std::string report() const;

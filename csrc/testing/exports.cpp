@@ -2,6 +2,7 @@
 #include "exports.h"
 
 #include "../cuda/resolve.h"
+#include "packed_ss/tail_mask.h"
 #include "packed_ss/uniform_noise.h"
 
 namespace {
@@ -12,6 +13,24 @@ using packed_ss::cuda::Resolve;
 template <std::int64_t (*kBytes)(const Resolve&)>
 int measure(const Resolve& args, CUstream_st*) {
   *static_cast<std::int64_t*>(args.workspace) = kBytes(args);
+  return cudaSuccess;
+}
+
+struct TailMask {
+  packed_ss::CallShape shape;
+  std::int32_t* words;    // [rows, ceil(rows / 32)]: tail_mask_word
+  std::int32_t* visible;  // [rows, rows]: what is_visible reads in them
+};
+
+// No launcher, but called as they are.
+int tail_mask(const TailMask& args, CUstream_st*) {
+  const std::int64_t rows = args.shape.rows();
+  const std::int64_t words = (rows + 31) / 32;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::int32_t* const of_row = args.words + r * words;
+    for (std::int64_t w = 0; w < words; ++w) of_row[w] = packed_ss::tail_mask_word(args.shape, r, w);
+    for (std::int64_t s = 0; s < rows; ++s) args.visible[r * rows + s] = packed_ss::is_visible(of_row, s);
+  }
   return cudaSuccess;
 }
 
@@ -26,3 +45,4 @@ PACKED_SS_EXPORT(resolve_rejection, packed_ss::cuda::launch_resolve_rejection)
 PACKED_SS_EXPORT(resolve_greedy_workspace, measure<packed_ss::cuda::resolve_greedy_workspace_bytes>)
 PACKED_SS_EXPORT(resolve_coupled_workspace, measure<packed_ss::cuda::resolve_coupled_workspace_bytes>)
 PACKED_SS_EXPORT(resolve_rejection_workspace, measure<packed_ss::cuda::resolve_rejection_workspace_bytes>)
+PACKED_SS_EXPORT(tail_mask, tail_mask)

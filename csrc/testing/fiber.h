@@ -62,6 +62,18 @@ class Fiber {
 #endif
 };
 
+// Book-keeping on a fiber's stack that is nobody's access to memory, for ThreadSanitizer.
+class Unobserved {
+ public:
+  explicit Unobserved(Fiber& fiber) : fiber_(fiber) { fiber_.leave_identity(); }
+  ~Unobserved() { fiber_.take_identity(); }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+
+ private:
+  Fiber& fiber_;
+};
+
 // Order of memory between fibers, for ThreadSanitizer: everything that a fiber did before release(token) comes before what
 // another does after acquire(token). Empty without it.
 #if defined(PACKED_SS_TSAN)

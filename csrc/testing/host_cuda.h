@@ -54,7 +54,8 @@ struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The order of blocks, and of threads between two barriers, in the launches that follow: 0 is ascending, any other seed shuffles.
+// The order of blocks, and of threads between two barriers, in the launches that follow: 0 is ascending, any other seed shuffles,
+// and lets some warps get ahead of the others.
 void set_order(std::uint64_t seed);
 
 // ---- Launch ----------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class BlockCall:
         seen[:v, :v] = np.tri(v, dtype=bool)
         for k, cut in enumerate(self.cuts):
             region = slice(v + k * b, v + (k + 1) * b)
-            seen[region, :cut] = True
+            seen[region, : min(cut, v)] = True
             seen[region, region] = True
         return seen
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention, head, native, pack, philox, resolve
+from . import attention, checks, head, native, pack, philox, resolve
 from .schema import SCHEMAS
 
 _library = torch.library.Library("packed_ss", "DEF")
@@ -33,6 +33,7 @@ _TORCH_KERNELS = {
 
 
 def _fake_uniform_noise(seed, position, stream, vocab_size):
+    philox.check_uniform_noise(seed, position, stream, vocab_size)
     return position.new_empty((*position.shape, vocab_size), dtype=torch.float32)
 
 
@@ -41,19 +42,18 @@ def _fake_like_q(q, *_):
 
 
 def _fake_linear_argmax(x, weight):
+    head.check_linear_argmax(x, weight)
     dtype = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(x.shape[:2], dtype=dtype), x.new_empty(x.shape[:2], dtype=torch.int32)
 
 
-def _fake_in_place(*_) -> None:
-    return None
-
-
 _FAKES = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q,
           "linear_argmax": _fake_linear_argmax}
+# The others only write to their arguments.
+_FAKES |= {_name: getattr(checks, f"check_{_name}") for _name in _TORCH_KERNELS if _name not in _FAKES}
 for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"packed_ss::{_name}", _FAKES.get(_name, _fake_in_place), lib=_library)
+    torch.library.register_fake(f"packed_ss::{_name}", _FAKES[_name], lib=_library)
 
 native.load(_TORCH_KERNELS)
 

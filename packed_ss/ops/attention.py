@@ -50,6 +50,8 @@ def tail_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tenso
     output, whatever it holds; a NaN in a slot that a row does see makes that row NaN.  Returns [N, R, Hq, D].
     """
     n, rows, heads, size = q.shape
+    if q.numel() == 0:
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
     kv_heads, slots = k_cache.shape[2], k_cache.shape[1]
     dtype = torch.promote_types(q.dtype, torch.float32)
     visible = visible_slots(cache_len, tail_mask, slots)

@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from ..layouts.block import tables
+from .checks import check_pack_block
 
 
-def pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
+def pack_block(*arguments) -> None:
+    """`write_rows`, for arguments that do fit together; raises ValueError for others."""
+    check_pack_block(*arguments)
+    write_rows(*arguments)
+
+
+def write_rows(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
                verifier_rows: int, block_size: int, cuts: list[int], ids: Tensor, positions: Tensor, slots: Tensor) -> None:
     """Writes ids, positions and slots [N, R] of a call with ``verifier_rows`` rows and a region per cut.
 

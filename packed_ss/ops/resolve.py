@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..layouts.block import tables
 from ..sampling import Stream, gumbel, process, residual
-from .pack import pack_block, table_range
+from . import checks
+from .pack import table_range, write_rows
 
 RUNNING, STOP, LENGTH, ERROR = range(4)
 
@@ -49,13 +50,18 @@ _CALL = len(_Call._fields)
 
 def resolve_greedy(logits: Tensor, *state) -> None:
     """Algorithm 1, lines 6-10: accept while the draft is the argmax, append the argmax, retain the suffix of Z."""
+    checks.check_resolve_greedy(logits, *state)
     best, ids = logits.max(-1)
-    resolve_argmax(best, ids.int(), *state)
+    _match_and_advance(_Call(*state), best, ids.int())
 
 
 def resolve_argmax(best: Tensor, ids: Tensor, *state) -> None:
     """`resolve_greedy` from each row's argmax ids [N, R] int32 and its logit best [N, R], as `linear_argmax` gives them."""
-    call = _Call(*state)
+    checks.check_resolve_argmax(best, ids, *state)
+    _match_and_advance(_Call(*state), best, ids)
+
+
+def _match_and_advance(call: _Call, best: Tensor, ids: Tensor) -> None:
     v = call.verifier_rows
     h, advance = None, None
     if v:
@@ -69,6 +75,7 @@ def resolve_argmax(best: Tensor, ids: Tensor, *state) -> None:
 
 def resolve_coupled(logits: Tensor, *arguments) -> None:
     """Greedy on perturbed scores: target and draft are argmax(log p + G) and argmax(log q + G) with the same noise."""
+    checks.check_resolve_coupled(logits, *arguments)
     call, (seed, temperature, top_k, top_p) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab = call.verifier_rows, logits.shape[-1]
     h, advance = None, None
@@ -92,6 +99,7 @@ def resolve_rejection(logits: Tensor, *arguments) -> None:
 
     ``draft_log_q`` [N, W, V] holds log Q of the draft being verified and receives that of the next.
     """
+    checks.check_resolve_rejection(logits, *arguments)
     call, (seed, temperature, top_k, top_p, draft_log_q) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab, n, device = call.verifier_rows, logits.shape[-1], call.length, call.length.device
     h, advance = None, None
@@ -219,7 +227,7 @@ def finish(call: _Call) -> None:
     if not call.cuts:
         call.draft_len.zero_()
     if call.next_ids is not None:
-        pack_block(call.tokens, call.length, call.cache_len, call.draft, call.draft_len, call.mask_token_id,
+        write_rows(call.tokens, call.length, call.cache_len, call.draft, call.draft_len, call.mask_token_id,
                    call.next_verifier_rows, call.block_size, call.next_cuts, call.next_ids, call.next_positions,
                    call.next_slots)
 

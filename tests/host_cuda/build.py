@@ -1,6 +1,7 @@
 """Compiles the CUDA sources with a C++ compiler (csrc/testing/host_cuda.h), into build/host_cuda, on demand.
 
-Objects are kept under a hash of everything that goes into them, so that only what changed is compiled again.
+Objects are kept under a hash of everything that goes into them, so that only what changed is compiled again. The variable
+PACKED_SS_HOST_CUDA_SOURCES may name another csrc, such as a copy with a change; its builds lie beside it.
 """
 
 from __future__ import annotations
@@ -9,38 +10,47 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.support import cuda_toolkit
+
 ROOT = Path(__file__).resolve().parents[2]
-CSRC = ROOT / "csrc"
+CSRC = Path(os.environ.get("PACKED_SS_HOST_CUDA_SOURCES", ROOT / "csrc")).resolve()
 HERE = Path(__file__).resolve().parent
-CACHE = ROOT / "build" / "host_cuda"
+CACHE = CSRC.parent / "build" / "host_cuda"
+
+_INCLUDE_FOLDERS = (CSRC / "testing" / "shim", CSRC / "include")
+_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 _FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing"),
     *("-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
-    *("-I", str(CSRC / "testing" / "shim"), "-I", str(CSRC / "include")),
+    *(f"-I{folder}" for folder in _INCLUDE_FOLDERS),
 )  # fmt: skip
 SANITIZERS = {
     "": ("-g1", "-Werror"),
     "address": ("-g1", "-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"),
     "thread": ("-g1", "-fsanitize=thread", "-DPACKED_SS_TSAN"),
 }
-_RUNTIME = tuple(CSRC / "testing" / f"{name}.cpp" for name in ("fiber", "block", "host_cuda"))
+_RUNTIME = tuple(CSRC / "testing" / f"{name}.cpp" for name in ("fiber", "block", "collectives", "host_cuda"))
 
 KERNELS = tuple(sorted((CSRC / "cuda").glob("*.cu")))
 LIBRARIES = {
     "kernels": (*KERNELS, CSRC / "testing" / "exports.cpp"),
     "examples": (HERE / "examples.cu", HERE / "examples_exports.cpp"),
+    "device_loop": (CSRC / "cuda" / "device_loop.cu", CSRC / "cuda" / "device_loop_graph.cpp", HERE / "graph_runtime.cpp"),
 }
+# Compiled against the toolkit's headers, where the shim has nothing.
+_HOST_SOURCES = LIBRARIES["device_loop"][1:]
 
 
 class NotBuilt(RuntimeError):
-    """There is no compiler, or it lacks what was asked for; the message is one sentence."""
+    """There is no compiler, or something else that a build needs; the message is one sentence."""
 
 
 @functools.cache
@@ -51,6 +61,11 @@ def compiler() -> tuple[str, ...]:
         if shutil.which(words[0]):
             return tuple(words)
     raise NotBuilt("no C++ compiler was found.")
+
+
+def libraries() -> list[str]:
+    """Those of LIBRARIES whose headers are here."""
+    return [name for name, sources in LIBRARIES.items() if cuda_toolkit.home() or not {*sources} & {*_HOST_SOURCES}]
 
 
 def library(name: str, sanitizer: str = "") -> Path:
@@ -77,8 +92,13 @@ def _compile(source: Path, folder: Path, flags: tuple[str, ...]) -> Path:
     # ThreadSanitizer must not take the fibers' own book-keeping for memory that threads share.
     if source in _RUNTIME:
         flags = tuple(flag for flag in flags if flag != "-fsanitize=thread")
+    if source in _HOST_SOURCES:
+        if (toolkit := cuda_toolkit.home()) is None:
+            raise NotBuilt("no CUDA toolkit was found.")
+        flags += ("-isystem", str(toolkit / "include"))
     command = (*_FLAGS, *flags, "-x", "c++", "-c", str(source))
-    target = folder / f"{_digest(source.read_bytes(), _headers(), *command)}-{source.name}.o"
+    parts = (path.read_bytes() for path in sorted({source, *_included(source)}))
+    target = folder / f"{_digest(*parts, *command)}-{source.name}.o"
     _make(target, command)
     return target
 
@@ -94,11 +114,19 @@ def _make(target: Path, arguments: Iterable[object]) -> None:
     unfinished.replace(target)
 
 
-def _headers() -> bytes:
-    """Of all headers, which any source may include."""
-    folders = (CSRC / "include", CSRC / "cuda", CSRC / "testing", HERE)
-    found = sorted(path for folder in folders for ending in ("h", "cuh") for path in folder.rglob(f"*.{ending}"))
-    return _digest(*(path.read_bytes() for path in found)).encode()
+@functools.cache
+def _included(source: Path) -> frozenset[Path]:
+    """Headers of ours that a file includes, itself or by way of others."""
+    found: set[Path] = set()
+    unread = [source]
+    while unread:
+        path = unread.pop()
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            header = next((f / name for f in (path.parent, *_INCLUDE_FOLDERS) if (f / name).is_file()), None)
+            if header is not None and (header := header.resolve()) not in found:
+                found.add(header)
+                unread.append(header)
+    return frozenset(found)
 
 
 def _digest(*parts: str | bytes) -> str:

@@ -15,7 +15,7 @@ from packed_ss.layouts.block import BlockCall
 from tests.kernels.backends import BACKENDS
 from tests.kernels.resolve_cases import random_case, run
 
-from . import backend, examples
+from . import backend, build, device_loops, examples
 
 
 def uniform_noise() -> None:
@@ -33,6 +33,13 @@ def warp() -> None:
     examples.warp(list(range(64)))
 
 
+def device_loop() -> None:
+    """Two iterations for more sequences than the condition's block has threads."""
+    if "device_loop" in build.libraries():
+        done = device_loops.run([0] + [1] * 199, 2, lambda flags: None)
+        assert done.error == "" and done.iterations == 2, done
+
+
 def _resolve(mode: str, cuts: tuple[int, ...] = (0,), **sampling: float) -> None:
     """A call in the middle of a generation, of rows in two slices, and the rows of the next one."""
     [on_host] = [each for each in BACKENDS if each.name == "cuda-on-host"]
@@ -44,6 +51,7 @@ CASES: dict[str, Callable[[], None]] = {
     "uniform_noise": uniform_noise,
     "argmax": argmax,
     "warp": warp,
+    "device_loop": device_loop,
     "resolve_greedy": lambda: _resolve("greedy"),
     "resolve_coupled": lambda: _resolve("coupled"),
     "resolve_rejection": lambda: _resolve("rejection"),

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packed_ss.layouts.block import BlockCall
+
 from .backend import kernels
 
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -71,6 +73,12 @@ class _PackBlock(ctypes.Structure):
     _fields_ = (("state", _DecodeState), ("next", _NextRows))
 
 
+class _TailMask(ctypes.Structure):
+    """TailMask of csrc/testing/exports.cpp."""
+
+    _fields_ = (("shape", _CallShape), ("words", _P), ("visible", _P))
+
+
 def resolve_greedy(*operands: Any) -> None:
     """`torch.ops.packed_ss.resolve_greedy` by csrc/cuda/resolve_greedy.cu."""
     _resolve("resolve_greedy", _Resolve(_call(*operands), _Sampling(None, 1.0, 0, 1.0), None, None))
@@ -97,6 +105,15 @@ def pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor,
                          draft_len=_pointer(draft_len))
     shape = _shape(verifier_rows, block_size, 0, cuts)
     kernels().call("pack_block", _PackBlock(state, _NextRows(shape, mask_token_id, *map(_pointer, rows))))
+
+
+def tail_mask(call: BlockCall) -> tuple[Tensor, Tensor]:
+    """The bitmask [R, ceil(R/32)] of a call's rows by packed_ss/tail_mask.h, and who that says sees whom, [R, R]; both int32."""
+    words = torch.full((call.rows, (call.rows + 31) // 32), -1, dtype=torch.int32)
+    visible = torch.full((call.rows, call.rows), -1, dtype=torch.int32)
+    shape = _shape(call.verifier_rows, call.block_size, call.shift, call.cuts)
+    kernels().call("tail_mask", _TailMask(shape, _pointer(words), _pointer(visible)))
+    return words, visible
 
 
 def _resolve(name: str, arguments: _Resolve) -> None:

@@ -1,6 +1,6 @@
 """A pytest plugin, `-p tests.host_cuda.sample`: a few cases of each test, for runs under sanitizers, which are slow.
 
-Backends of which nothing is compiled here, plain torch and the GPU, are left out. The choice depends on names alone.
+Backends of which nothing is compiled here, plain torch, Triton and the GPU, are left out. The choice depends on names alone.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from collections import defaultdict
 
 import pytest
 
-CASES_PER_TEST = 5
+CASES = 3  # of each test, with each backend
+NOT_COMPILED = ("torch", "triton", "cuda")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects all but CASES_PER_TEST of the cases of each test function."""
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Deselects all but CASES of each test function and backend."""
+    cases: dict[tuple[str, str | None], list[pytest.Item]] = defaultdict(list)
     for item in items:
         backend = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
-        if getattr(backend, "name", backend) not in ("torch", "cuda"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        name = getattr(backend, "name", backend)
+        if name not in NOT_COMPILED:
+            cases[item.nodeid.partition("[")[0], name].append(item)
     kept: set[pytest.Item] = set()
     for group in cases.values():
-        kept.update(sorted(group, key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())[:CASES_PER_TEST])
+        kept.update(sorted(group, key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())[:CASES])
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]

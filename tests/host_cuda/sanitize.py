@@ -116,7 +116,7 @@ def threads() -> str:
 
 def _compile_libraries(sanitizer: str) -> None:
     """In the copy, before a sanitizer's runtime is preloaded."""
-    compile_all = f"from tests.host_cuda import build; [build.library(name, {sanitizer!r}) for name in build.LIBRARIES]"
+    compile_all = f"from tests.host_cuda import build; [build.library(name, {sanitizer!r}) for name in build.libraries()]"
     _check(_run(["-c", compile_all], dict(os.environ)), "the CUDA sources do not build")
 
 

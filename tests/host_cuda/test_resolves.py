@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
 from packed_ss.layouts.block import BlockCall
+from packed_ss.sampling import process
 from packed_ss.state import DecodeState
 
 from ..kernels.backends import BACKENDS
@@ -73,8 +76,26 @@ def test_any_order(mode: str, filters: dict[str, float], seed: int) -> None:
         want = run(ON_HOST, case)[0]
         with backend.kernels().order(seed):
             got = run(ON_HOST, case)[0]
-        for name, tensor in vars(want).items():
-            assert torch.equal(getattr(got, name), tensor), (name, call)
+        for f in fields(want):
+            assert torch.equal(getattr(got, f.name), getattr(want, f.name)), (f.name, call)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 50, "top_p": 0.9}], ids=str)
+def test_a_correction_in_any_order(filters: dict[str, float]) -> None:
+    """Where p's own draw is often not that of the residual: Q is above p at even ids, and below it at odd ones."""
+    corrected = 0
+    for seed in range(1, 9):
+        case = sliced_case("rejection", CALLS["verify"], 5001, **filters)
+        case.logits /= 8
+        case.state.seed += seed
+        log_p = process(case.logits[:, :2], case.temperature, case.top_k, case.top_p).log_softmax(-1)
+        case.state.draft_log_q = log_p + 1 - 3 * (torch.arange(5001) % 2)
+        case.state.draft.copy_(case.logits[:, :2, ::2].argmax(-1) * 2)
+        want = run(TORCH, case)[0]
+        with backend.kernels().order(seed):
+            assert_same(run(ON_HOST, case)[0], want)
+        corrected += sum(1 for i, n in enumerate(want.length.tolist()) if n - case.state.length[i] < 3)
+    assert corrected > 5
 
 
 @pytest.mark.parametrize("at", [0, 2047, 2048, 4095, 5000])
@@ -94,6 +115,27 @@ def test_one_token_in_any_slice(mode: str, at: int) -> None:
     after = run(ON_HOST, case)[0]
     assert after.finish_reason.tolist() == [3, 3]
     assert (after.length - case.state.length).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("at", [3, 1101, 1670, 5000])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 50}], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_nan_anywhere_is_seen(mode: str, filters: dict[str, float], at: int) -> None:
+    """Also where a thread comes to it late, after larger scores."""
+    case = sliced_case(mode, CALLS["packed"], 5001, torch.float32, **filters)
+    case.logits[:, :, :64] += 50
+    case.logits[:, 0, at] = torch.nan
+    after = run(ON_HOST, case)[0]
+    assert after.finish_reason.tolist() == [3, 3]
+    assert torch.equal(after.length, case.state.length)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 50}], ids=str)
+def test_a_thread_that_first_sees_nothing_but_minus_infinity(filters: dict[str, float]) -> None:
+    case = sliced_case("rejection", CALLS["packed"], 5001, torch.float32, **filters)
+    case.logits[:, :, :1100] = -torch.inf
+    case.state.draft.clamp_(min=1100)
+    assert_same(run(ON_HOST, case)[0], run(TORCH, case)[0])
 
 
 @pytest.mark.parametrize("ids", [(0, 4000), (2047, 2048), (100, 5000)], ids=str)

@@ -5,9 +5,12 @@ A backend that cannot run here says why, and its tests are skipped with that rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import pytest
 import torch
@@ -18,6 +21,11 @@ from ..host_cuda import build, resolves
 
 OPERATORS = ("pack_block", "resolve_greedy", "resolve_coupled", "resolve_rejection")
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: Whether Triton kernels run in its interpreter, on CPU tensors: one program after the other, milliseconds each.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Backend:
     """Operators by name, which take the arguments of their schema in order; ``device`` is where the tensors must be.
 
     ``obstacle``: why it cannot run, empty when it can.  ``checks``: whether it refuses bad input by itself.  ``dtypes``: of the
-    logits that the resolves take.
+    logits that the resolves take.  ``slow``: a call takes so long that tests should try few.
     """
 
     name: str
@@ -34,10 +42,16 @@ class Backend:
     device: str = "cpu"
     checks: bool = True
     dtypes: tuple[torch.dtype, ...] = (*CUDA_DTYPES, torch.float64)
+    slow: bool = False
 
     @cached_property
     def ops(self) -> Mapping[str, Callable[..., None]]:
         return self.load()
+
+    def some(self, cases: Iterable[_Item], few: int) -> list[_Item]:
+        """All of the cases, or no more than ``few`` of them, spread evenly, where a call takes long."""
+        listed = list(cases)
+        return listed[:: -(-len(listed) // few)] if self.slow else listed
 
 
 def _plain_torch() -> Mapping[str, Callable[..., None]]:
@@ -50,6 +64,18 @@ def _dispatched() -> Mapping[str, Callable[..., None]]:
 
 def _on_host() -> Mapping[str, Callable[..., None]]:
     return {name: getattr(resolves, name) for name in OPERATORS}
+
+
+def _in_triton() -> Mapping[str, Callable[..., None]]:
+    module = importlib.import_module("packed_ss.triton_kernels.resolve")
+    return {name: getattr(module, name) for name in OPERATORS}
+
+
+def no_triton() -> str:
+    """Why the Triton kernels do not run here."""
+    if importlib.util.find_spec("triton") is None:
+        return "no Triton"
+    return "" if INTERPRETED or torch.cuda.is_available() else "no GPU, and no interpreter without TRITON_INTERPRET=1"
 
 
 def _no_compiler() -> str:
@@ -72,10 +98,12 @@ def _lacks(device: str) -> str:
 
 
 BACKENDS = (
-    Backend("torch", _plain_torch, checks=False),
+    Backend("torch", _plain_torch),
     Backend("cpu", _dispatched, lambda: _lacks("cpu")),
     Backend("cuda-on-host", _on_host, _no_compiler, checks=False, dtypes=CUDA_DTYPES),
     Backend("cuda", _dispatched, lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
+    Backend("triton", _in_triton, no_triton, device="cpu" if INTERPRETED else "cuda", dtypes=CUDA_DTYPES,
+            slow=INTERPRETED),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ FILTERS = {"plain": {}, "top-k": {"top_k": 5}, "top-p": {"top_p": 0.7}, "both": 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_call_shape(backend: Backend, mode: str, shape: str) -> None:
-    for seed in range(8):
+    for seed in backend.some(range(8), 1):
         case = random_case(seed, vocab=11, call=SHAPES[shape], mode=mode, temperature=0.7)
         check(case, run(backend, case)[0])
 
@@ -42,10 +43,10 @@ def test_every_call_shape(backend: Backend, mode: str, shape: str) -> None:
 def test_every_branch_set(backend: Backend, mode: str, cuts: tuple[int, ...]) -> None:
     """Each with every draft length, some accepted and some not; the first |D| + 1 matches all occur."""
     lengths = set()
-    for seed, drafts in itertools.product(range(4), range(4)):
+    for seed, drafts in backend.some(itertools.product(range(4), (3, 2, 1, 0)), 1):
         case = random_case(seed, vocab=11, call=BlockCall(4, 4, cuts), mode=mode, drafts=drafts)
         lengths |= {result.advance for result in check(case, run(backend, case)[0])}
-    assert lengths >= {1, 2, 3, 4}
+    assert backend.slow or lengths >= {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -54,7 +55,7 @@ def test_every_branch_set(backend: Backend, mode: str, cuts: tuple[int, ...]) ->
 def test_dtypes_and_filters(backend: Backend, mode: str, filters: str, dtype: torch.dtype) -> None:
     if mode == "greedy" and filters != "plain":
         pytest.skip("greedy has no filters")
-    for seed in range(3):
+    for seed in backend.some(range(3), 1):
         case = random_case(seed, vocab=111, call=SHAPES["quadratic"], mode=mode, dtype=dtype, n=2, **FILTERS[filters])
         check(case, run(backend, case)[0])
 
@@ -63,7 +64,7 @@ def test_dtypes_and_filters(backend: Backend, mode: str, filters: str, dtype: to
 @pytest.mark.parametrize("mode", MODES)
 def test_vocabulary_sizes(backend: Backend, mode: str, vocab: int) -> None:
     filters = {"top_k": 3, "top_p": 0.95} if vocab % 2 else {}
-    for dtype in backend.dtypes[: 4 if vocab < 1000 else 2]:
+    for dtype in backend.some(backend.dtypes[: 4 if vocab < 1000 else 2], 1):
         case = random_case(vocab, vocab=vocab, call=BlockCall(2, 2, (0, 1)), mode=mode, dtype=dtype, n=2, **filters)
         check(case, run(backend, case)[0])
 
@@ -72,7 +73,7 @@ def test_vocabulary_sizes(backend: Backend, mode: str, vocab: int) -> None:
 def test_long_vocabulary_greedy(backend: Backend, vocab: int) -> None:
     """The largest entry at both ends, and a tie across the row."""
     case = random_case(0, vocab=vocab, call=BlockCall(2, 2, (0,)), n=1, dtype=torch.bfloat16)
-    for ids in ([0], [vocab - 1], [vocab // 3, vocab - 5]):
+    for ids in backend.some(([vocab // 3, vocab - 5], [0], [vocab - 1]), 1):
         logits = case.logits.clone()
         logits[:, :, ids] = 100.0
         changed = with_logits(case, logits)
@@ -105,6 +106,21 @@ def test_long_vocabulary_draws(backend: Backend, vocab: int, filters: str) -> No
     torch.testing.assert_close(after.draft_log_q.double(), log_p, atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("filters", FILTERS)
+def test_the_correction_is_drawn_from_p_where_nothing_is_left(backend: Backend, filters: str) -> None:
+    """Of [p - Q]+ for Q = e^9 p: no coin here is below e^-9, so the first draft token of each sequence is rejected."""
+    case = random_case(4, vocab=111, call=PACKED, mode="rejection", n=8, drafts=3, scale=1.0, **FILTERS[filters])
+    case.state.limit += 9
+    log_p = _log_probabilities(case.logits[:, :3], case)
+    case.state.draft_log_q = (log_p + 9).float()
+    after = run(backend, case)[0]
+    assert (after.length - case.state.length).tolist() == [1] * 8
+    n = case.state.length.unsqueeze(1)
+    u = torch.ops.packed_ss.uniform_noise(case.state.seed, n, 2, 111).double()
+    drawn = (log_p[:, :1] - torch.log(-torch.log1p(-u))).argmax(-1)
+    assert after.tokens.gather(1, n.long()).tolist() == drawn.tolist()
+
+
 def _row(name: str, vocab: int) -> torch.Tensor:
     row = torch.linspace(-2, 2, vocab)[torch.randperm(vocab, generator=torch.Generator().manual_seed(1))]
     nan, inf = torch.nan, torch.inf
@@ -129,12 +145,17 @@ ROWS = ("all equal", "two tied", "zeros of both signs", "huge", "very negative",
         "one of -inf", "one of NaN", "one of -NaN", "one of inf", "all -inf", "all inf", "all NaN")
 
 
-@pytest.mark.parametrize("place", [0, 1, 3, 5, 6, 7])
+PLACES = (0, 1, 3, 5, 6, 7)
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("mode", MODES)
 def test_adversarial_rows(backend: Backend, mode: str, row: str, place: int) -> None:
     """In a verifier row that is consulted or not, and in a proposal row that is retained or not."""
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    if backend.slow and place != PLACES[(ROWS.index(row) + MODES.index(mode)) % len(PLACES)]:
+        pytest.skip("slow: each kind of row in one place")
+    for dtype in backend.some((torch.float32, torch.bfloat16, torch.float64), 1):
         if dtype not in backend.dtypes:
             continue
         if (row, place > 3, mode) == ("denormal", True, "rejection") and dtype == torch.bfloat16:
@@ -167,8 +188,8 @@ def test_a_proposal_row_of_nan_is_a_valid_draft_of_greedy(backend: Backend) -> N
 @pytest.mark.parametrize("mode", MODES)
 def test_stops_anywhere(backend: Backend, mode: str) -> None:
     """A stop at every place of the accepted run, as an id and as a sequence that began up to three calls ago."""
-    reached = 0
-    for seed, length, at in itertools.product(range(3), (1, 2, 4), range(4)):
+    reached, tried = 0, 0
+    for seed, length, at in backend.some(itertools.product(range(3), (1, 2, 4), range(4)), 5):
         case = random_case(seed, vocab=31, call=PACKED, mode=mode, drafts=3, agree=1.0, n=2)
         case.state.limit += 9
         case.state.prompt_length.fill_(1)
@@ -177,10 +198,11 @@ def test_stops_anywhere(backend: Backend, mode: str) -> None:
                  if n + at < len(result.tokens)]
         if not stops:
             continue
-        for distractors in ([], [[9] * 5, [case.state.tokens[0, 0].item(), 3]]):
+        for distractors in backend.some(([[9] * 5, [case.state.tokens[0, 0].item(), 3]], []), 1):
             case.set_stops(stops + distractors)
             reached += sum(result.finish_reason == "stop" for result in check(case, run(backend, case)[0]))
-    assert reached > 50
+            tried += 1
+    assert reached > 0.7 * tried
 
 
 def test_stops_do_not_reach_into_the_prompt(backend: Backend) -> None:
@@ -199,7 +221,7 @@ def test_stops_do_not_reach_into_the_prompt(backend: Backend) -> None:
 @pytest.mark.parametrize("left", [1, 2, 3, 4, 5])
 def test_limits_anywhere(backend: Backend, mode: str, left: int) -> None:
     """Also together with a stop at the limit, and a row without an argmax before and after it."""
-    for seed, bad in itertools.product(range(3), (None, 0, 2, 3)):
+    for seed, bad in backend.some(itertools.product(range(3), (None, 0, 2, 3)), 2):
         case = random_case(seed, vocab=31, call=PACKED, mode=mode, drafts=3, agree=1.0, n=2)
         case.state.limit.copy_(case.state.length + left)
         if bad is not None:
@@ -228,7 +250,7 @@ def test_finished_sequences_stay_as_they_are(backend: Backend, mode: str, shape:
 def test_next_rows(backend: Backend, mode: str) -> None:
     """The resolve writes what pack_block would, for the call after it."""
     following = BlockCall(3, 4, (0, 2))
-    for seed, shape in itertools.product(range(4), ("packed", "propose", "verify", "first")):
+    for seed, shape in itertools.product(backend.some(range(4), 1), ("packed", "propose", "verify", "first")):
         case = random_case(seed, vocab=11, call=SHAPES[shape], mode=mode, n=4)
         finish(case, 3, "length")
         after, rows = run(backend, case, following)
@@ -239,7 +261,7 @@ def test_next_rows(backend: Backend, mode: str) -> None:
 @pytest.mark.parametrize("call", [PACKED, BlockCall(4, 4, (0, 1, 3)), BlockCall(0, 4, (0,)), BlockCall(1, 4, ()),
                                   BlockCall(2, 6, (0,))], ids=str)
 def test_pack_block(backend: Backend, call: BlockCall) -> None:
-    for seed in range(4):
+    for seed in backend.some(range(4), 1):
         state = random_case(seed, vocab=11, call=BlockCall(call.block_size, call.block_size, (0,)), n=5).state
         rows = [torch.full((5, call.rows), -5, dtype=torch.int32, device=backend.device) for _ in range(3)]
         inputs = [t.to(backend.device) for t in (state.tokens, state.length, state.cache_len, state.draft, state.draft_len)]
@@ -262,9 +284,9 @@ def test_rows_may_be_strided(backend: Backend, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_no_sequences(backend: Backend, mode: str) -> None:
     case = random_case(0, vocab=5, call=PACKED, mode=mode, n=1)
-    for name, tensor in vars(case.state).items():
-        if name != "stops":
-            setattr(case.state, name, tensor[:0])
+    for f in fields(case.state):
+        if f.name != "stops":
+            setattr(case.state, f.name, getattr(case.state, f.name)[:0])
     case.logits = case.logits[:0]
     run(backend, case)
 
@@ -281,7 +303,7 @@ def threads() -> Iterator[Callable[[int], None]]:
 def test_any_number_of_threads(backend: Backend, threads: Callable[[int], None], mode: str, n: int, vocab: int,
                                call: BlockCall) -> None:
     """Rows go to threads, or long rows are split; the outcome is the same."""
-    if backend.device != "cpu" or backend.name == "torch":
+    if backend.device != "cpu" or backend.name in ("torch", "triton"):
         pytest.skip("this backend has no threads of its own")
     case = random_case(7, vocab=vocab, call=call, mode="greedy", n=n)
     case.mode, case.top_p = mode, 0.99

@@ -11,7 +11,7 @@ import torch
 from packed_ss.layouts.block import BlockCall
 
 from .backends import Backend
-from .resolve_cases import Case, operands, random_case, run
+from .resolve_cases import Case, moved, operands, random_case, run
 
 CALL = BlockCall(3, 3, (0, 2))
 MODES = ("greedy", "coupled", "rejection")
@@ -41,7 +41,7 @@ def _sampling(**changes: float) -> Callable[[Case], None]:
 
 
 REFUSED: list[tuple[Callable[[Case], None], str]] = [
-    (_logits(lambda t: t.int()), "logits must be Float"),
+    (_logits(lambda t: t.int()), "logits must be [Ff]loat"),
     (_logits(lambda t: t[0]), "logits must be .N, rows, V."),
     (_logits(lambda t: t[:, :, :0]), "logits must be .N, rows, V. with V in 1"),
     (_logits(lambda t: t[:, :-1]), "logits must have verifier_rows"),
@@ -96,6 +96,34 @@ def test_refuses(backend: Backend, change: Callable[[Case], None], message: str)
     assert str(error.value).count("\n") == 0
     left = [t for t in case.state.operands() if t.device.type == "cpu"]
     assert all(torch.equal(*pair) for pair in zip(left, kept, strict=True))
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[f"{k} {message}" for k, (_, message) in enumerate(REFUSED)])
+def test_tensors_without_data_are_refused_alike(change: Callable[[Case], None], message: str) -> None:
+    """The operators' Meta kernels, which tracing asks."""
+    case = new_case()
+    case.logits, case.state = case.logits.to("meta"), moved(case.state, "meta")
+    change(case)
+    with pytest.raises(ValueError, match=f"^resolve_rejection: {message}"):
+        torch.ops.packed_ss.resolve_rejection(case.logits, *operands(case, case.state))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"best": torch.zeros(2, 9, dtype=torch.bfloat16)}, "best must be float32"),
+        ({"best": torch.zeros(18)}, "best must be float32"),
+        ({"best": torch.zeros(2, 8), "ids": torch.zeros(2, 8, dtype=torch.int32)}, "best must have verifier_rows"),
+        ({"ids": torch.zeros(2, 9, dtype=torch.int64)}, "ids must be"),
+        ({"ids": torch.zeros(2, 8, dtype=torch.int32)}, "ids must be"),
+        ({"best": torch.zeros(3, 9), "ids": torch.zeros(3, 9, dtype=torch.int32)}, "tokens must be"),
+    ],
+)
+def test_resolve_argmax_refuses(change: dict[str, torch.Tensor], message: str) -> None:
+    case = new_case("greedy")
+    results = {"best": torch.zeros(2, 9), "ids": torch.zeros(2, 9, dtype=torch.int32)} | change
+    with pytest.raises(ValueError, match=f"^resolve_argmax: {message}"):
+        torch.ops.packed_ss.resolve_argmax(*results.values(), *operands(case, case.state))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .attention_backends import BACKENDS, kernel
+from .attention_backends import BACKENDS, INTERPRETED, ON_GPU, kernel
 
 NAMES = ("q", "k", "v", "cos", "sin", "query_scale", "slots", "k_cache", "v_cache")
 
@@ -84,16 +84,20 @@ def test_rows_and_heads(backend: str, rows: int, heads: int, kv_heads: int) -> N
     Case(n=3, rows=rows, heads=heads, kv_heads=kv_heads).check(backend)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of numpy, in Triton's interpreter
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_types_equal_the_plain_version(dtype: torch.dtype) -> None:
+def test_narrow_types_equal_the_plain_version(backend: str, dtype: torch.dtype) -> None:
     """Products of such numbers are exact in float32, so nothing is left to the order of operations."""
+    if backend == "triton" and INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter does not round to the nearest bfloat16")
     ours, theirs = Case(rows=50, size=64, dtype=dtype), Case(rows=50, size=64, dtype=dtype)
     # Far from one too: subnormal results, and results that overflow.
     for case in (ours, theirs):
         case.q[:, ::3] *= 2.0**-14
         case.q[:, 1::3] *= 2.0**13
         case.k[:, ::3] *= 2.0**-10
-    a, b = kernel("cpu", "rope_store")(*ours.operands()), kernel("torch", "rope_store")(*theirs.operands())
+    a, b = kernel(backend, "rope_store")(*ours.operands()), kernel("torch", "rope_store")(*theirs.operands())
     assert torch.equal(a, b)
     assert torch.equal(ours.k_cache.nan_to_num(-9), theirs.k_cache.nan_to_num(-9))
     assert torch.equal(ours.v_cache.nan_to_num(-9), theirs.v_cache.nan_to_num(-9))
@@ -112,14 +116,14 @@ def test_what_is_not_finite_stays_in_its_row_and_pair(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_that_share_a_slot(backend: str) -> None:
-    """The slot holds one of them, whole; the others are where they belong."""
+    """The slot holds one of them, whole (on a GPU, where they race, elements of them); the others are where they belong."""
     case = Case(n=1, rows=9, size=8)
     case.slots[0] = torch.arange(9)
     case.slots[0, 3:7] = 20
     kernel(backend, "rope_store")(*case.operands())
     keys = case.rotated(case.k)[0].float()
-    distance = (case.k_cache[0, 20] - keys[3:7]).abs().amax((1, 2))
-    assert distance.min() < 1e-5
+    distance = (case.k_cache[0, 20] - keys[3:7]).abs()
+    assert (distance.amin(0).max() if backend in ON_GPU else distance.amax((1, 2)).min()) < 1e-5
     for row in (0, 1, 2, 7, 8):
         torch.testing.assert_close(case.k_cache[0, int(case.slots[0, row])], keys[row])
 
@@ -147,6 +151,7 @@ def test_however_the_work_is_shared_out(threads: None) -> None:
         Case(n=2, rows=200, heads=8, kv_heads=2, size=64).check("cpu")
 
 
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -156,9 +161,9 @@ def test_however_the_work_is_shared_out(threads: None) -> None:
         ("q", lambda x: x[:, :-1], "k must be"),
         ("k", lambda x: x[:, :, :0], "k must be"),
         ("k", lambda x: x[:, :, :1], "v must be"),
-        ("k", lambda x: x.double(), "k must be Float"),
+        ("k", lambda x: x.double(), "k must be (Float|float32)"),
         ("v", lambda x: x[..., :6], "v must be"),
-        ("v", lambda x: x.half(), "v must be Float"),
+        ("v", lambda x: x.half(), "v must be (Float|float32)"),
         ("cos", lambda x: x[..., :-1], "cos must be"),
         ("cos", lambda x: x.int(), "cos must be"),
         ("sin", lambda x: x[:, :1], "sin must be"),
@@ -169,14 +174,16 @@ def test_however_the_work_is_shared_out(threads: None) -> None:
         ("slots", lambda x: x - 100, "slots must be in 0"),
         ("slots", lambda x: torch.where(x == x.max(), 17, x), "slots must be in 0"),
         ("k_cache", lambda x: x[:1], "k_cache must be"),
-        ("k_cache", lambda x: x.double(), "k_cache must be Float"),
+        ("k_cache", lambda x: x.double(), "k_cache must be (Float|float32)"),
         ("k_cache", lambda x: x[:, :, :1], "k_cache must have the heads of k"),
         ("k_cache", lambda x: x.transpose(2, 3).contiguous().transpose(2, 3), "k_cache must be contiguous"),
         ("v_cache", lambda x: x[:, :-1], "v_cache must have the shape of k_cache"),
     ],
 )
-def test_refuses_before_it_writes(name: str, change, message: str) -> None:
-    rope_store, case = kernel("cpu", "rope_store"), Case()
+def test_refuses_before_it_writes(backend: str, name: str, change, message: str) -> None:
+    if backend == "triton" and message == "slots must be in 0":
+        pytest.skip("Triton kernels leave out rows whose slot is not in the cache")
+    rope_store, case = kernel(backend, "rope_store"), Case()
     arguments = dict(zip(NAMES, case.operands(), strict=True))
     arguments[name] = change(arguments[name])
     with pytest.raises(ValueError, match=f"^rope_store: .*{message}"):

@@ -1,8 +1,9 @@
-"""uniform_noise, plain torch and native, against the reference and against published values of Philox4x32-10."""
+"""uniform_noise, by whoever computes it, against the reference and against published values of Philox4x32-10."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ from packed_ss.ops import native, philox
 from packed_ss.ops.philox import _word_to_uniform, uniform_noise
 from packed_ss.reference import philox as reference
 
+from ..host_cuda.backend import uniform_noise as uniform_noise_on_host
+from .attention_backends import on_gpu
+from .backends import INTERPRETED, no_triton
+
 Backend = Callable[[Tensor, Tensor, int, int], Tensor]
 
 SEEDS = (0, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
@@ -19,14 +24,35 @@ POSITIONS = (0, 1, 4095, 2**31 - 1)
 STREAMS = (reference.DRAFT, reference.ACCEPT, reference.TARGET)
 
 
-@pytest.fixture(params=["torch", "native"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """The plain-torch function, or the operator that dispatches to the C++ kernel."""
-    if request.param == "torch":
-        return uniform_noise
+def _in_triton(*arguments: Any) -> Tensor:
+    if no_triton():
+        pytest.skip(no_triton())
+    from packed_ss.triton_kernels.resolve import uniform_noise
+
+    return (uniform_noise if INTERPRETED else on_gpu(uniform_noise))(*arguments)
+
+
+def _native(*arguments: Any) -> Tensor:
     if not native.available():
         pytest.skip(f"no native kernels: {native.reason()}")
-    return torch.ops.packed_ss.uniform_noise
+    return torch.ops.packed_ss.uniform_noise(*arguments)
+
+
+def _on_gpu(*arguments: Any) -> Tensor:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return on_gpu(torch.ops.packed_ss.uniform_noise)(*arguments)
+
+
+#: The plain-torch function; the operator on CPU and GPU tensors, which dispatches to the C++ and CUDA kernels; the CUDA sources on
+#: the CPU; and the Triton kernel.  Each takes CPU tensors.
+BACKENDS = {"torch": uniform_noise, "native": _native, "cuda": _on_gpu, "cuda-on-host": uniform_noise_on_host, "triton": _in_triton}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn; one that cannot run here skips the test."""
+    return BACKENDS[request.param]
 
 
 @pytest.fixture

@@ -82,9 +82,6 @@ PACKED_SS_HOST_DEVICE Value scaled(Value x, Value row_maximum, Value temperature
   return (x - row_maximum) / temperature;
 }
 
-PACKED_SS_HOST_DEVICE float natural_log(float x) { return logf(x); }
-PACKED_SS_HOST_DEVICE double natural_log(double x) { return log(x); }
-
 // Acceptance test of a draft token d (Algorithm 2, line 6): u < min(1, p(d) / Q(d)), strict. False where p is NaN.
 template <class Value>
 PACKED_SS_HOST_DEVICE bool accepts(float u, Value log_p_d, Value log_q_d) {

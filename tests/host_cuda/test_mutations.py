@@ -1,0 +1,20 @@
+"""The list of the mutation check (mutations.py) fits the sources as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from .mutations import MUTATIONS, Mutation, obstacle
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.breaks)
+def test_a_mutation_has_one_place(mutation: Mutation) -> None:
+    assert not obstacle(mutation)
+    assert mutation.wrong != mutation.right
+
+
+def test_a_mutation_without_a_place_is_found() -> None:
+    some = MUTATIONS[0]
+    assert "0 times" in obstacle(some._replace(right="no such line"))
+    assert "0 times" in obstacle(some._replace(file="no/such.file"))
+    assert "0 times" not in obstacle(some._replace(right="{")) != ""

@@ -1,0 +1,150 @@
+"""Launches that make up a resolve: buffers and grids, which follow from shapes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import commit, tiles
+from .correction import correct_rows
+from .draws import argmax_rows, sample_rows
+from .filters import filter_rows
+from .resolve_checks import Call, check_programs
+
+_POINTERS = ("tokens", "length", "cache_len", "draft", "draft_len", "finish_reason", "nfe", "advances", "limit", "prompt_length",
+             "stops")
+
+
+class Work:
+    """One call of a resolve: what its launches share.
+
+    ``by_row``: a row's results lie at its own index; else those of proposal rows come after the verifier rows', in order
+    of draft tokens, and h has to be known before they are made.  Scratch is [N, ``places``, ``slices``].
+    """
+
+    def __init__(self, op: str, call: Call, by_row: bool, logits: Tensor | None = None, temperature: float = 1.0) -> None:
+        self.op, self.call, self.by_row, self.temperature = op, call, by_row, temperature
+        self.n, self.width = call.length.shape[0], call.block_size - 1
+        self.vocab = 1 if logits is None else logits.shape[2]
+        self.tile = tiles.resolve_tile(self.vocab)
+        self.slices = -(-self.vocab // self.tile.ids)
+        self.places = call.rows if by_row else call.verifier_rows + self.width
+        self.unit = temperature == 1.0
+        self.logits = () if logits is None else (logits, logits.stride(0), logits.stride(1), self.vocab)
+        self.verdict = self.scratch(torch.int32, 2)
+
+    def scratch(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        """[N, ...], with whatever it holds."""
+        return torch.empty((self.n, *shape), dtype=dtype, device=self.call.length.device)
+
+    def programs(self, per_sequence: int) -> tuple[int]:
+        """The grid of a launch with so many programs for each sequence."""
+        check_programs(self.op, self.n * per_sequence)
+        return (self.n * per_sequence,)
+
+    def argmax(self, best: Tensor, rows: int, retained: bool) -> None:
+        """The argmax of the first rows, or of those retained for the draft."""
+        call = self.call
+        argmax_rows[self.programs(rows * self.slices)](
+            *self.logits, call.finish_reason, call.length, call.draft_len, self.verdict, best,
+            call.verifier_rows, call.block_size, call.shift, int(self.by_row), rows, self.places, self.slices,
+            CUTS=tuple(call.cuts), RETAINED=retained, SLICE=self.tile.ids, num_warps=self.tile.warps)
+
+    def judge(self, source: Any, best: Tensor, slice_key: Tensor) -> None:
+        """h, for rows that wait for it."""
+        call = self.call
+        commit.judge[self.programs(1)](
+            call.finish_reason, call.draft, call.draft_len, best, slice_key, self.verdict, call.verifier_rows, self.width,
+            self.places, self.slices, self.temperature, SOURCE=source.value, UNIT=self.unit, num_warps=4)
+
+    def finish(self, source: Any, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> None:
+        """Commits, retains and writes the next rows."""
+        commit.finish[self.programs(1)](*self._finish_operands(best, ids, slice_key, corrected), **self._finish_constants(source),
+                                        num_warps=4)
+
+    def store_and_finish(self, sample: Sample, draft_log_q: Tensor, corrected: Tensor) -> None:
+        """The same, and log Q of the draft."""
+        commit.store_and_finish[self.programs(1 + self.width * self.slices)](
+            *self.logits, draft_log_q, sample.row_key, sample.row_kept, sample.row_sum, sample.slice_sum,
+            *self._finish_operands(sample.drawn, sample.drawn, sample.slice_key, corrected),
+            **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, SLICE=self.tile.ids, num_warps=self.tile.warps)
+
+    def _finish_operands(self, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> tuple[Any, ...]:
+        call = self.call
+        following = (call.next_ids, call.next_positions, call.next_slots)
+        if call.next_ids is None:
+            following = (call.draft_len,) * 3
+        return (*(getattr(call, name) for name in _POINTERS), best, ids, slice_key, self.verdict, corrected, *following,
+                call.tokens.shape[1], self.width, call.advances.shape[1], *call.stops.shape, call.verifier_rows, call.block_size,
+                call.shift, int(self.by_row), self.places, self.slices, self.temperature, call.mask_token_id,
+                call.next_verifier_rows, call.next_rows)
+
+    def _finish_constants(self, source: Any) -> dict[str, Any]:
+        call, stop_count = self.call, self.call.stops.shape[0]
+        return {"CUTS": tuple(call.cuts), "NEXT_CUTS": tuple(call.next_cuts), "SOURCE": source.value,
+                "VERIFIES": call.verifier_rows > 0, "HAS_NEXT": call.next_ids is not None, "UNIT": self.unit,
+                "CANDIDATES": tiles.padded(call.verifier_rows, 1), "STOPS": tiles.padded(stop_count, 1) if stop_count else 0}
+
+
+class Sample:
+    """The processed distribution of rows, and draws from it: scratch, and the launches that fill it.
+
+    Results of slices [N, places, slices]; with ``filtered``, statistics of rows [N, places] come first.
+    """
+
+    def __init__(self, work: Work, seed: Tensor, stream: Any, top_k: int, top_p: float, sums: bool) -> None:
+        self.work, self.seed, self.stream = work, seed, stream.value
+        self.top_k = top_k if top_k < work.vocab else 0
+        self.top_p = top_p
+        self.filtered = self.top_k > 0 or top_p < 1.0
+        self.sums = sums and not self.filtered
+        self.slice_key = work.scratch(torch.int32, work.places, work.slices)
+        self.drawn = work.scratch(torch.int64, work.places, work.slices)
+        self.slice_sum = work.scratch(torch.float32, work.places, work.slices) if self.sums else self.drawn
+        self.row_key = self.row_kept = self.row_sum = self.slice_key
+        if self.filtered:
+            self.row_key = work.scratch(torch.int32, work.places)
+            self.row_kept, self.row_sum = (work.scratch(torch.float32, work.places) for _ in range(2))
+
+    def scan(self, rows: int, retained: bool, filters: bool = True, draws: bool = True) -> None:
+        """Looks at the first rows, or at those retained for the draft: filters where there are any, then slices."""
+        if self.filtered and filters:
+            self._filter(rows, retained)
+        if draws or not self.filtered:
+            self._slices(rows, retained, draws)
+
+    def _filter(self, rows: int, retained: bool) -> None:
+        work, call, tile = self.work, self.work.call, tiles.filter_tile(self.work.vocab, tiles.device(self.seed.device).capability)
+        high = torch.tensor(self.top_p, dtype=torch.float32).item()
+        groups = work.scratch(torch.float32, rows, tile.groups)
+        chosen = work.scratch(torch.float32, rows, tile.room)
+        # Masses as integers, of which those of a whole row add up to less than 2^62.
+        whole = float(1 << (62 - work.vocab.bit_length()))
+        filter_rows[work.programs(rows)](
+            *work.logits, call.finish_reason, call.length, call.draft_len, work.verdict, self.row_key, self.row_kept, self.row_sum,
+            groups, chosen, call.verifier_rows, call.block_size, call.shift, int(work.by_row), rows, work.places, work.temperature,
+            self.top_k, high, self.top_p - high, whole,
+            CUTS=tuple(call.cuts), RETAINED=retained, TOP_K=self.top_k > 0, TOP_P=self.top_p < 1.0, UNIT=work.unit,
+            ROOM=tile.room, GROUPS=tile.groups, WIDTH=tile.width, SIZE=tile.ids,
+            num_warps=tile.warps)
+
+    def _slices(self, rows: int, retained: bool, draws: bool) -> None:
+        work, call = self.work, self.work.call
+        sample_rows[work.programs(rows * work.slices)](
+            *work.logits, call.finish_reason, call.length, call.draft_len, work.verdict, self.seed, self.row_key, self.row_kept,
+            self.slice_key, self.slice_sum, self.drawn, call.verifier_rows, call.block_size, call.shift, int(work.by_row), rows,
+            work.places, work.slices, work.temperature, self.stream,
+            CUTS=tuple(call.cuts), RETAINED=retained, FILTERED=self.filtered, SUMS=self.sums, DRAWS=draws, UNIT=work.unit,
+            SLICE=work.tile.ids, num_warps=work.tile.warps)
+
+    def correct(self, draft_log_q: Tensor, corrected: Tensor) -> None:
+        """h by rejection, and the draw that follows it."""
+        work, call = self.work, self.work.call
+        correct_rows[work.programs(work.slices)](
+            *work.logits, call.finish_reason, call.length, call.draft, call.draft_len, self.seed, draft_log_q,
+            self.row_key, self.row_kept, self.row_sum, self.slice_key, self.slice_sum, work.verdict, corrected,
+            call.verifier_rows, work.width, work.places, work.slices, work.temperature,
+            FILTERED=self.filtered, UNIT=work.unit, ROWS=min(32, tiles.padded(call.verifier_rows, 1)), SLICE=work.tile.ids,
+            num_warps=work.tile.warps)

@@ -1,0 +1,110 @@
+"""The language-model head and its argmax in one pass over the weights: the logits are never written.
+
+A program multiplies a tile of rows by a tile of the vocabulary, in blocks of the hidden size, and keeps of each row the largest
+logit and the lowest id that has it.  A second kernel puts the tiles together.  What a row gets does not depend on how many others
+there are: blocks of the hidden size are added up in one order, and tiles of rows differ only in how many fragments they have.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packed_ss.ops.head import check_linear_argmax
+
+from . import tiles
+from .checks import DTYPES
+from .scores import NAN, NOTHING, key_score, order_key, pack, packed_id, packed_key
+
+
+@triton.jit
+def _best_of_rows(scores, ids, exists):
+    """Packed results int64 [rows] of scores [rows, ids]; the first NaN of a row wins."""
+    is_nan = scores != scores
+    top = tl.max(tl.where(exists[None, :] & ~is_nan, scores, -float("inf")), 1)
+    first = tl.min(tl.where(exists[None, :] & (scores == top[:, None]), ids[None, :], 0x7FFFFFFF), 1)
+    first_nan = tl.min(tl.where(exists[None, :] & is_nan, ids[None, :], 0x7FFFFFFF), 1)
+    has_nan = first_nan < 0x7FFFFFFF
+    return pack(tl.where(has_nan, NAN, order_key(top)), tl.where(has_nan, first_nan, first))
+
+
+@triton.jit(do_not_specialize=["rows", "total", "row_tiles", "vocab_tiles"])
+def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, size, vocab, row_tiles, vocab_tiles,
+                WHOLE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, IDS: tl.constexpr, DEPTH: tl.constexpr):
+    """Program (tile of the vocabulary, tile of rows); programs that share weights are neighbours and meet in the L2 cache.
+
+    Reads weights once, element size * V * H bytes, and x with every tile of the vocabulary, from the L2 cache; writes
+    best [N R, vocab_tiles] int64, packed: 8 bytes a row and tile.  WHOLE: H is a multiple of DEPTH.
+    """
+    row_tile = tl.program_id(0) % row_tiles
+    vocab_tile = tl.program_id(0) // row_tiles
+    row = row_tile * ROWS + tl.arange(0, ROWS)
+    ids = vocab_tile * IDS + tl.arange(0, IDS)
+    k = tl.arange(0, DEPTH)
+    # Rows and ids past the end repeat the last one, which needs no mask.
+    near_row = tl.minimum(row, total - 1)
+    x_ptrs = x_ptr + ((near_row // rows).to(tl.int64) * x_n + (near_row % rows).to(tl.int64) * x_r)[:, None] + k[None, :]
+    weight_ptrs = weight_ptr + (tl.minimum(ids, vocab - 1).to(tl.int64) * weight_v)[None, :] + k[:, None]
+    scores = tl.zeros([ROWS, IDS], tl.float32)
+    for start in range(0, size, DEPTH):
+        if WHOLE:
+            x = tl.load(x_ptrs + start)
+            weight = tl.load(weight_ptrs + start)
+        else:
+            x = tl.load(x_ptrs + start, mask=(start + k < size)[None, :], other=0.0)
+            weight = tl.load(weight_ptrs + start, mask=(start + k < size)[:, None], other=0.0)
+        scores = tl.dot(x, weight, scores, input_precision=PRECISION)
+    best = _best_of_rows(scores, ids, ids < vocab)
+    tl.store(best_ptr + row.to(tl.int64) * vocab_tiles + vocab_tile, best, mask=row < total)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def combine_tiles(part_ptr, best_ptr, ids_ptr, parts, SIZE: tl.constexpr):
+    """Program (row): reads the results of its tiles, 8 bytes each, and writes best float32 and ids int32, 8 bytes."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, SIZE)
+    best = tl.full([SIZE], NOTHING, tl.int64)
+    for start in range(0, parts, SIZE):
+        best = tl.maximum(best, tl.load(part_ptr + row * parts + start + lane, mask=start + lane < parts, other=NOTHING))
+    result = tl.max(best, 0)
+    tl.store(best_ptr + row, key_score(packed_key(result)))
+    tl.store(ids_ptr + row, packed_id(result))
+
+
+def linear_argmax(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """`packed_ss.ops.head.linear_argmax`: the largest of the logits x weight^T of each row, and the lowest id that has it.
+
+    x [N, R, H], any strides of rows; weight [V, H], the same dtype, float32, bfloat16 or float16.  Products are added up in
+    float32, and not rounded to the dtype.  Returns best [N, R] float32 and ids [N, R] int32; of a row with a NaN, NaN and the
+    first id that has it.  Two launches.  Raises ValueError where arguments do not fit together.
+    """
+    check_linear_argmax(x, weight)
+    _check(x, weight)
+    n, rows, size = x.shape
+    vocab, total = weight.shape[0], n * rows
+    best = torch.empty((n, rows), dtype=torch.float32, device=x.device)
+    ids = torch.empty((n, rows), dtype=torch.int32, device=x.device)
+    if total == 0:
+        return best, ids
+    tile = tiles.head_tile(total, x.itemsize, tiles.device(x.device).capability)
+    row_tiles, vocab_tiles = triton.cdiv(total, tile.rows), triton.cdiv(vocab, tile.ids)
+    parts = torch.empty((total, vocab_tiles), dtype=torch.int64, device=x.device)
+    x = x if x.stride(2) == 1 else x.contiguous()
+    score_tiles[(row_tiles * vocab_tiles,)](
+        x, weight, parts, x.stride(0), x.stride(1), weight.stride(0), rows, total, size, vocab, row_tiles, vocab_tiles,
+        WHOLE=size % tile.depth == 0, PRECISION="ieee", ROWS=tile.rows, IDS=tile.ids, DEPTH=tile.depth, num_warps=tile.warps,
+        num_stages=tile.stages)
+    combine_tiles[(total,)](parts, best, ids, vocab_tiles, SIZE=tiles.padded(min(vocab_tiles, 1024)), num_warps=4)
+    return best, ids
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
+    """Refuses what plain torch takes and this kernel does not."""
+    if x.dtype not in DTYPES:
+        raise ValueError(f"linear_argmax: x must be float32, bfloat16 or float16, got {x.dtype}.")
+    if weight.shape[1] > 1 and weight.stride(1) != 1:
+        raise ValueError(f"linear_argmax: weight must be contiguous along its rows, got strides {list(weight.stride())}.")
+    if not (x.is_cuda or (triton.knobs.runtime.interpret and x.device.type == "cpu")):
+        raise ValueError(f"linear_argmax: x must be on a CUDA device, got {x.device}.")
