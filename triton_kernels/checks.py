@@ -12,6 +12,8 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Elements of a head that a tile can hold.
 LARGEST_HEAD = 256
+#: Ids that 32 bits count, with room for the slices of a row.
+LARGEST_VOCABULARY = 1 << 30
 
 # Whether kernels run in Triton's interpreter, on CPU tensors too: decided when they are defined.
 _interpreted = triton.knobs.runtime.interpret
@@ -50,7 +52,8 @@ def check_rope_store(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, 
         _require(x.dtype == q.dtype, op, f"{name} must be {_name(q.dtype)} like q, {_got(x)}")
     for name, x in (("cos", cos), ("sin", sin)):
         shape = [n, rows, size // 2]
-        _require(x.is_floating_point() and list(x.shape) == shape, op, f"{name} must be floating-point {shape} to fit q, {_got(x)}")
+        _require(x.is_floating_point() and list(x.shape) == shape, op,
+                 f"{name} must be floating-point {shape} to fit q, {_got(x)}")
     if query_scale is not None:
         _require(query_scale.is_floating_point() and query_scale.shape == q.shape[:2], op,
                  f"query_scale must be floating-point {[n, rows]} to fit q, {_got(query_scale)}")
@@ -61,12 +64,25 @@ def check_rope_store(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, 
     _check_devices(op, q, k=k, v=v, cos=cos, sin=sin, slots=slots, k_cache=k_cache, v_cache=v_cache)
 
 
+def check_logits(op: str, logits: Tensor) -> None:
+    """Refuses logits [N, rows, V] that other kernels take and these do not."""
+    names = f"{', '.join(map(_name, DTYPES[:-1]))} or {_name(DTYPES[-1])}"
+    _require(logits.dtype in DTYPES, op, f"logits must be {names} in Triton kernels, got {_name(logits.dtype)}")
+    _require(logits.shape[-1] <= LARGEST_VOCABULARY, op, f"logits must have at most 2^30 ids, got {list(logits.shape)}")
+    check_on_device(op, "logits", logits)
+
+
+def check_on_device(op: str, name: str, x: Tensor) -> None:
+    """Refuses a tensor that is not where kernels run."""
+    _require(x.is_cuda or (_interpreted and x.device.type == "cpu"), op, f"{name} must be on a CUDA device, got {x.device}")
+
+
 def _check_query(op: str, q: Tensor) -> None:
     _require(q.dim() == 4 and q.dtype in DTYPES, op,
              f"q must be [N, R, Hq, D] in {', '.join(map(_name, DTYPES[:-1]))} or {_name(DTYPES[-1])}, {_got(q)}")
     _require(q.shape[2] >= 1 and 1 <= q.shape[3] <= LARGEST_HEAD, op,
              f"q must have at least one head of 1 to {LARGEST_HEAD} elements, {_got(q)}")
-    _require(q.is_cuda or (_interpreted and q.device.type == "cpu"), op, f"q must be on a CUDA device, got {q.device}")
+    check_on_device(op, "q", q)
 
 
 def _check_caches(op: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_heads: int | None = None) -> None:
@@ -78,7 +94,8 @@ def _check_caches(op: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_heads
         _require(cache.shape[3] == 1 or cache.stride(3) == 1, op,
                  f"{name} must be contiguous in its last dimension, got strides {cache.stride()}")
     _require(kv_heads in (None, k_cache.shape[2]), op, f"k_cache must have the heads of k, {kv_heads}, got {k_cache.shape[2]}")
-    _require(v_cache.shape == k_cache.shape, op, f"v_cache must have the shape of k_cache, {list(k_cache.shape)}, {_got(v_cache)}")
+    _require(v_cache.shape == k_cache.shape, op,
+             f"v_cache must have the shape of k_cache, {list(k_cache.shape)}, {_got(v_cache)}")
 
 
 def _check_devices(op: str, q: Tensor, **others: Tensor) -> None:

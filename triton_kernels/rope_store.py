@@ -1,4 +1,4 @@
-"""Rotation of queries and keys by position, the query scale, and the write of keys and values to their cache slots, in one launch.
+"""Rotation of queries and keys by position, the query scale, and the write of keys and values to the cache, in one launch.
 
 With the pair (a, b) = (x[i], x[i + D/2]) and the angle of row r and pair i, in the dtype of q:
     a' = a cos - b sin,   b' = b cos + a sin,   and for queries both times query_scale[r].
@@ -87,9 +87,10 @@ def rope_store(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, query_
                k_cache: Tensor, v_cache: Tensor) -> Tensor:
     """Rotates q and k, scales q, and writes k and v to their cache slots.
 
-    q [N, R, Hq, D], k and v [N, R, Hkv, D], views of one tensor or not; cos and sin [N, R, D/2], which are rounded to the dtype of
-    q; query_scale [N, R] or None; slots [N, R] int32, of which those outside the cache are not written; caches [N, C, Hkv, D], any
-    strides but the last.  float32, bfloat16 or float16; D is even and at most 256.  Returns the rotated, scaled q, contiguous.
+    q [N, R, Hq, D], k and v [N, R, Hkv, D], views of one tensor or not; cos and sin [N, R, D/2], which are rounded to the
+    dtype of q; query_scale [N, R] or None; slots [N, R] int32, of which those outside the cache are not written; caches
+    [N, C, Hkv, D], any strides but the last.  float32, bfloat16 or float16; D is even and at most 256.  Returns the rotated,
+    scaled q, contiguous.
 
     Where rows of a sequence name the same slot, it holds elements of any of them.  Safe to capture: the launch follows from
     shapes.  Raises ValueError where arguments do not fit together.

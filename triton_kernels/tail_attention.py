@@ -156,7 +156,8 @@ def attend_kernel(q_ptr, k_ptr, v_ptr, cache_len_ptr, mask_ptr, out_ptr, sums_pt
     stored = lane_exists[:, None] & d_exists[None, :]
     if WHOLE:
         out_offset = ((n * rows + row) * KV_HEADS * GROUP + q_head) * SIZE
-        tl.store(out_ptr + out_offset[:, None] + d[None, :], (acc * (1 / total)[:, None]).to(out_ptr.dtype.element_ty), mask=stored)
+        out = (acc * (1 / total)[:, None]).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + out_offset[:, None] + d[None, :], out, mask=stored)
     else:
         place = pair * tl.num_programs(1) + split
         lanes = rows * GROUP
@@ -192,7 +193,6 @@ def combine_kernel(sums_ptr, state_ptr, cache_len_ptr, out_ptr, rows, slots, wor
     highest = tl.load(state_ptr[None, :] + split[:, None] * 2 * lanes, mask=(split < used)[:, None] & lane_exists[None, :],
                       other=float("-inf"))
     unit = tl.max(highest, 0)
-    unit = tl.where(unit == float("-inf"), 0.0, unit)
     total = tl.zeros([LANES], tl.float32)
     acc = tl.zeros([LANES, BLOCK_D], tl.float32)
     for s in range(0, used):
@@ -202,7 +202,8 @@ def combine_kernel(sums_ptr, state_ptr, cache_len_ptr, out_ptr, rows, slots, wor
         acc += weight[:, None] * sums
     row = lane // GROUP
     out_offset = ((n * rows + row) * KV_HEADS * GROUP + pair % KV_HEADS * GROUP + lane % GROUP) * SIZE
-    tl.store(out_ptr + out_offset[:, None] + d[None, :], (acc * (1 / total)[:, None]).to(out_ptr.dtype.element_ty), mask=stored)
+    out = (acc * (1 / total)[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + out_offset[:, None] + d[None, :], out, mask=stored)
 
 
 def tail_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tensor, tail_mask: Tensor, scale: float) -> Tensor:
@@ -243,7 +244,7 @@ def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tensor, tail_
     device = tiles.device(q.device)
     group = heads // kv_heads
     lanes = rows * group
-    tile = tiles.attention_tile(INVARIANT_LANES if invariant else lanes, size, q.itemsize, device.capability)
+    tile = tiles.attention_tile(INVARIANT_LANES if invariant else lanes, size, q.itemsize, device)
     lane_tiles = triton.cdiv(lanes, tile.lanes)
     least = max(1, (INVARIANT_KEYS if invariant else tiles.SPLIT_KEYS) // tile.keys)
     if invariant:

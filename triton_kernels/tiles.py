@@ -67,7 +67,7 @@ class AttentionTile:
 # (generation, bytes of an element, padded head size): tiles by growing number of lanes.  Shared memory of one is about
 # head size * bytes * (lanes + 2 * stages * keys); head sizes that are not named take the entry of the next larger one.
 _ATTENTION = {
-    (80, 2, 128): (AttentionTile(16, 64, 4, 3, 1), AttentionTile(32, 64, 4, 3, 1), AttentionTile(64, 32, 4, 3, 2)),
+    (80, 2, 128): (AttentionTile(16, 64, 4, 3, 1), AttentionTile(32, 64, 4, 3, 1), AttentionTile(64, 32, 8, 3, 1)),
     (80, 2, 256): (AttentionTile(16, 32, 4, 3, 1), AttentionTile(32, 32, 8, 2, 1)),
     (80, 4, 128): (AttentionTile(16, 32, 8, 2, 2),),
     (80, 4, 256): (AttentionTile(16, 32, 16, 1, 1),),
@@ -78,15 +78,20 @@ _ATTENTION = {
     (90, 4, 256): (AttentionTile(16, 32, 16, 2, 1),),
 }
 _ATTENTION |= {(100, *key[1:]): tiles for key, tiles in _ATTENTION.items() if key[0] == 90}
+# The interpreter has no registers to run out of, and takes as long for a large block as for a small one.
+_ATTENTION_INTERPRETED = (AttentionTile(16, 64, 4, 1, 1), AttentionTile(128, 64, 4, 1, 1))
 
 #: Slots that a split takes at the least: with fewer, writing its sums costs more than reading its keys.
 SPLIT_KEYS = 128
 MOST_SPLITS = 64
 
 
-def attention_tile(lanes: int, size: int, itemsize: int, capability: int) -> AttentionTile:
+def attention_tile(lanes: int, size: int, itemsize: int, device: Device) -> AttentionTile:
     """The smallest tile that takes all lanes, or else the largest one; heads of ``size`` elements of ``itemsize`` bytes."""
-    tiles = _ATTENTION[generation(capability), itemsize, 128 if size <= 128 else 256]
+    if device is INTERPRETER:
+        tiles = _ATTENTION_INTERPRETED
+    else:
+        tiles = _ATTENTION[generation(device.capability), itemsize, 128 if size <= 128 else 256]
     return next((tile for tile in tiles if tile.lanes >= lanes), tiles[-1])
 
 
@@ -116,8 +121,8 @@ class ResolveTile:
 
 @dataclass(frozen=True)
 class FilterTile:
-    """How top-k and top-p look at a row: ``width`` tokens at a time, of which ``groups`` are told apart, then, of the up to ``room``
-    tokens that are in question, at ``ids``."""
+    """How top-k and top-p look at a row: ``width`` tokens at a time, the maxima of ``groups``, and then ``ids`` at a time of
+    those in question, for which there is ``room``."""
 
     width: int
     groups: int
@@ -147,10 +152,12 @@ class HeadTile:
     stages: int
 
 
-# (generation, bytes of an element): tiles by growing number of rows.  Shared memory is about depth * bytes * (rows + ids) * stages.
-# From sm_90 on none has less than 64 rows, which one instruction takes: so a row's sums are the same whatever its call has.
+# (generation, bytes of an element): tiles by growing number of rows.  Shared memory of one is about
+# depth * bytes * (rows + ids) * stages.  From sm_90 on none has less than 64 rows, which one instruction takes: so a row's sums
+# are the same whatever its call has.
 _HEAD = {
-    (80, 2): (HeadTile(16, 128, 64, 4, 4), HeadTile(32, 128, 64, 4, 4), HeadTile(64, 128, 64, 8, 4), HeadTile(128, 128, 64, 8, 3)),
+    (80, 2): (HeadTile(16, 128, 64, 4, 4), HeadTile(32, 128, 64, 4, 4), HeadTile(64, 128, 64, 8, 4),
+              HeadTile(128, 128, 64, 8, 3)),
     (90, 2): (HeadTile(64, 256, 64, 8, 4), HeadTile(128, 256, 64, 8, 4)),
     (80, 4): (HeadTile(16, 64, 32, 4, 3), HeadTile(32, 64, 32, 4, 3), HeadTile(64, 128, 32, 8, 3)),
 }

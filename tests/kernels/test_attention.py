@@ -20,7 +20,8 @@ from packed_ss.rows import pack_bits
 
 from .attention_backends import BACKENDS, ON_GPU, kernel
 
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of numpy, in Triton's interpreter
+# Of numpy, in Triton's interpreter.
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero) encountered:RuntimeWarning")
 
 # Of the result, relative and absolute.  Sums are float32 or better: below it, the one rounding of the result decides.
 TOLERANCE = {

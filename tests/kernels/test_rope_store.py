@@ -128,6 +128,19 @@ def test_rows_that_share_a_slot(backend: str) -> None:
         torch.testing.assert_close(case.k_cache[0, int(case.slots[0, row])], keys[row])
 
 
+@pytest.mark.parametrize("slot", [-1, -4, 17, 18])
+def test_rows_whose_slot_is_not_in_the_cache(slot: int) -> None:
+    """On a GPU nobody looks at slots beforehand: such a row is not written anywhere, and changes no other."""
+    case, other = Case(), Case()
+    store = kernel("triton", "rope_store")
+    row = case.slots[1, 3].item()
+    case.slots[1, 3] = slot
+    assert torch.equal(store(*case.operands()), store(*other.operands()))
+    for got, expected in ((case.wide_k, other.wide_k), (case.wide_v, other.wide_v)):
+        expected[1, row] = math.nan
+        assert torch.equal(got.nan_to_num(-9), expected.nan_to_num(-9))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_any_strides_of_the_rows(backend: str) -> None:
     case = Case()

@@ -109,9 +109,8 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
     pytest.importorskip("triton")
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip(obstacle(target))
-    from triton.runtime.jit import JITFunction
-
     from packed_ss.triton_kernels import tiles
+    from triton.runtime.jit import JITFunction
 
     launches = []
 
@@ -123,7 +122,7 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
         launches.append(Launch(self, tuple(grid), dtypes, num_warps, num_stages, target))
 
     device = tiles.Device(target, multiprocessors)
-    with mock.patch.object(JITFunction, "run", run), mock.patch.object(tiles, "device", lambda of: device), FakeTensorMode():
+    with mock.patch.object(JITFunction, "run", run), mock.patch.object(tiles, "device", return_value=device), FakeTensorMode():
         yield launches
 
 
