@@ -5,6 +5,7 @@ Environment variables:
     PACKED_SS_NO_NATIVE=1       do not build it
     PACKED_SS_REQUIRE_NATIVE=1  fail where it cannot be built
     PACKED_SS_CUDA=auto|on|off  CUDA kernels where nvcc works (default) | or fail | never
+    PACKED_SS_CUDA_ARCHITECTURES=90-real   for these cards only, separated by semicolons (CMAKE_CUDA_ARCHITECTURES)
     MAX_JOBS=n                  compile n files at a time
 
 Build with `pip install --no-build-isolation`, so that it compiles against the torch that will load it.
@@ -46,6 +47,14 @@ def cuda_setting() -> str:
     if value not in ("auto", "on", "off"):
         raise SystemExit(f"PACKED_SS_CUDA must be auto, on or off, got {value!r}.")
     return value
+
+
+def cuda_architectures() -> list[str]:
+    """What PACKED_SS_CUDA_ARCHITECTURES adds to CMake's command line."""
+    value = os.environ.get("PACKED_SS_CUDA_ARCHITECTURES", "")
+    if value and not re.fullmatch(r"\d+[af]?(-real|-virtual)?(;\d+[af]?(-real|-virtual)?)*", value):
+        raise SystemExit(f"PACKED_SS_CUDA_ARCHITECTURES must be such as 90 or 80-real;90-real, got {value!r}.")
+    return [f"-DCMAKE_CUDA_ARCHITECTURES={value}"] if value else []
 
 
 def find_tool(name: str) -> str:
@@ -107,7 +116,8 @@ def compile_module(output: Path, version: str) -> None:
         (build / "CMakeCache.txt").unlink(missing_ok=True)
         try:
             run([cmake, "-S", str(ROOT), "-B", str(build), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
-                 f"-DPython_EXECUTABLE={sys.executable}", f"-DPACKED_SS_OUTPUT_DIR={output}", f"-DPACKED_SS_CUDA={cuda}"])
+                 f"-DPython_EXECUTABLE={sys.executable}", f"-DPACKED_SS_OUTPUT_DIR={output}", f"-DPACKED_SS_CUDA={cuda}",
+                 *cuda_architectures()])
             run([cmake, "--build", str(build), "--parallel", os.environ.get("MAX_JOBS") or str(min(os.cpu_count() or 1, 8))])
             return
         except NotBuilt as error:

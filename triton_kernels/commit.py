@@ -80,8 +80,8 @@ def judge(finish_reason_ptr, draft_ptr, draft_len_ptr, best_ptr, slice_key_ptr, 
     """
     i = tl.program_id(0).to(tl.int64)
     if tl.load(finish_reason_ptr + i) == RUNNING:
-        h, _, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr, best_ptr, slice_key_ptr, verifier_rows, width, places, slices,
-                              temperature, SOURCE, UNIT)
+        h, _, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr, best_ptr, slice_key_ptr, verifier_rows, width, places,
+                              slices, temperature, SOURCE, UNIT)
         tl.store(verdict_ptr + 2 * i, h)
         tl.store(verdict_ptr + 2 * i + 1, tl.where(failed != 0, FAILED, GOES_ON))
 
@@ -189,15 +189,15 @@ def _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_
             else:
                 h, token, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr, ids_ptr, slice_key_ptr, verifier_rows, width,
                                           places, slices, temperature, SOURCE, UNIT)
-            goes_on = _commit(i, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr + i * width, finish_reason_ptr,
-                              nfe_ptr, advances_ptr, limit_ptr, prompt_length_ptr, stops_ptr, capacity, calls, stop_count,
-                              stop_length, CANDIDATES, STOPS)
+            goes_on = _commit(i, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr + i * width,
+                              finish_reason_ptr, nfe_ptr, advances_ptr, limit_ptr, prompt_length_ptr, stops_ptr, capacity, calls,
+                              stop_count, stop_length, CANDIDATES, STOPS)
             first, open_rows = retained_rows(h, verifier_rows, block_size, shift, CUTS)
         else:
             tl.store(nfe_ptr + i, tl.load(nfe_ptr + i) + 1)
             first = count + 1
             open_rows = count + width
-        if len(CUTS) > 0:
+        if len(CUTS) > 0:  # noqa: SIM102  (known when it is compiled)
             if goes_on:
                 count = tl.minimum(open_rows, width)
                 known = count
@@ -224,7 +224,7 @@ def _store_log_q(i, j, split, logits_ptr, stride_n, stride_r, vocab_size, finish
                  row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, width, verifier_rows, block_size, shift,
                  by_row, places, slices, temperature,
                  CUTS: tl.constexpr, VERIFIES: tl.constexpr, FILTERED: tl.constexpr, UNIT: tl.constexpr, SLICE: tl.constexpr):
-    """Writes a slice of log Q of draft token j, from its row.  Of the state, only what the same launch does not change is read."""
+    """Writes a slice of log Q of draft token j, from its row.  Of the state, it reads only what its launch does not change."""
     if VERIFIES:
         status = tl.load(verdict_ptr + 2 * i + 1)
         first, count = retained_rows(tl.load(verdict_ptr + 2 * i), verifier_rows, block_size, shift, CUTS)
@@ -289,8 +289,8 @@ def store_and_finish(logits_ptr, stride_n, stride_r, vocab_size, draft_log_q_ptr
         _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_len_ptr, finish_reason_ptr, nfe_ptr,
                          advances_ptr, limit_ptr, prompt_length_ptr, stops_ptr, best_ptr, ids_ptr, slice_key_ptr, verdict_ptr,
                          corrected_ptr, next_ids_ptr, next_positions_ptr, next_slots_ptr,
-                         capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places, slices,
-                         temperature, mask_token_id, next_verifier_rows, next_rows,
+                         capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places,
+                         slices, temperature, mask_token_id, next_verifier_rows, next_rows,
                          CUTS, NEXT_CUTS, SOURCE, VERIFIES, HAS_NEXT, UNIT, CANDIDATES, STOPS)
     else:
         _store_log_q(i, task // slices, task % slices, logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, verdict_ptr,

@@ -15,7 +15,7 @@ from .scores import NOTHING, exp_of_negative, is_finite, key_score, log, log1p_o
 def _matches(i, drafts, logits_ptr, stride_n, stride_r, vocab_size, length_ptr, draft_ptr, seed_ptr, draft_log_q_ptr,
              row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, width, places, slices, temperature,
              FILTERED: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr):
-    """h: how many leading drafts pass log u < log p(d) - log Q(d).  A d outside the vocabulary does not, nor does a row of NaN."""
+    """h: how many leading drafts pass log u < log p(d) - log Q(d).  A d outside the vocabulary or a row of NaN does not."""
     h = drafts
     for start in range(0, drafts, ROWS):
         row = start + tl.arange(0, ROWS)
@@ -43,8 +43,8 @@ def _residual(log_p, log_q):
 
 @triton.jit(do_not_specialize=["verifier_rows", "width", "places", "slices"])
 def correct_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, length_ptr, draft_ptr, draft_len_ptr, seed_ptr,
-                 draft_log_q_ptr, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, verdict_ptr, corrected_ptr,
-                 verifier_rows, width, places, slices, temperature,
+                 draft_log_q_ptr, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, verdict_ptr,
+                 corrected_ptr, verifier_rows, width, places, slices, temperature,
                  FILTERED: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, SLICE: tl.constexpr):
     """Program (sequence, slice of row h).
 

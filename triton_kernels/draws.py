@@ -84,7 +84,7 @@ def sample_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
                 tl.store(slice_sum_ptr + at, tl.sum(tl.exp(score), 0))
             if FILTERED:
                 score = tl.where(score < tl.load(row_kept_ptr + at_row), -float("inf"), score)
-            if DRAWS:
+            if DRAWS:  # noqa: SIM102  (known when it is compiled)
                 # Few slices hold a token that filters have left.
                 if tl.max(score, 0) > -float("inf"):
                     gumbel = to_gumbel(uniform_tile(tl.load(seed_ptr + i), position, split * SLICE, stream, SLICE))

@@ -7,9 +7,9 @@ additions changes a bit; ties share a score and are kept or left together.
 
 Few tokens are searched: those in a bracket around the score in question, which are collected if there is room for them.  For
 top-k its lower end is the k-th largest of the maxima of groups of tokens.  For top-p it starts where the tokens of the whole
-vocabulary could not make up 1 - top_p, and sums at eight scores in it narrow it down, more than once if need be.  Sums of
-float32 are good enough for that, since the weights above and inside the bracket say whether it is right; if not, or if there is no
-room, the whole row is searched.
+vocabulary could not make up 1 - top_p, and sums at three scores in it narrow it down, more than once if need be.  Sums of float32
+are good enough for that, since the masses above and inside the bracket say whether it is right; if not, or if there is no room,
+the whole row is searched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from .rows import locate, task_of_program
-from .scores import INF, SIGN, exp_of_negative, is_finite, key_score, log, order_key, scaled
+from .scores import INF, NAN, SIGN, exp_of_negative, is_finite, key_score, log, order_key, scaled
 
 #: Steps whose tokens are asked for before they are needed: a program alone has too little work to wait for memory.
 AHEAD = tl.constexpr(4)
@@ -55,23 +55,24 @@ def _highest(set_ptr, count, kept, target, maximum, temperature, whole,
              MASS: tl.constexpr, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
     """The highest score from which up the tokens that score at least ``kept`` weigh ``target``, which is at least 1.
 
-    Scores are at most 0, so that the bits of their magnitudes have the reverse order.  Found is the smallest magnitude up to which
-    the weight reaches the target, from its highest bits on.
+    Scores are at most 0, so that the bits of their magnitudes have the reverse order.  Found is the smallest magnitude up to
+    which the weight reaches the target, from its highest bits on.
     """
-    digits = tl.arange(0, 8).to(tl.uint32)
-    found = tl.full([], 0, tl.uint32)
+    digits = tl.arange(0, 8).to(tl.int64)
+    found = tl.full([], 0, tl.int64)
     for step in range(11):
         shift = 30 - 3 * step
-        upper = (found | (tl.full([], 1, tl.uint32) << shift) - 1) | (digits << shift)
+        upper = found | (digits << shift) | ((tl.full([], 1, tl.int64) << shift) - 1)
+        upper = tl.minimum(upper, NAN).to(tl.int32)  # of the first digit only two values are magnitudes
         weights = tl.zeros([8], tl.int64 if MASS else tl.int32)
         for start in tl.range(0, count, SIZE, num_stages=AHEAD):
             score, exists = _scores(set_ptr, start, count, maximum, temperature, FROM_LOGITS, UNIT, SIZE)
-            magnitude = (score.to(tl.int32, bitcast=True) & 0x7FFFFFFF).to(tl.uint32)
+            magnitude = score.to(tl.int32, bitcast=True) & 0x7FFFFFFF
             weight = _masses(score, exists & (score >= kept), whole) if MASS else exists.to(tl.int32)
             weights += tl.sum(tl.where(magnitude[:, None] <= upper[None, :], weight[:, None], 0), 0)
         digit = tl.sum((weights < target).to(tl.int32), 0)
-        found = found | (digit.to(tl.uint32) << shift)
-    magnitude = tl.minimum(found.to(tl.int64), INF).to(tl.int32)
+        found = found | (digit.to(tl.int64) << shift)
+    magnitude = tl.minimum(found, INF).to(tl.int32)
     return tl.where(magnitude == 0, 0, magnitude | SIGN).to(tl.float32, bitcast=True)
 
 
@@ -91,11 +92,12 @@ def _narrowed(logits_ptr, vocab_size, lower, upper, top_p, maximum, temperature,
         middle += tl.where(score >= lower + 2.0 * quarter, mass, 0.0)
         high += tl.where(score >= lower + 3.0 * quarter, mass, 0.0)
     target = top_p * tl.sum(total, 0)
+    from_low, from_middle, from_high = tl.sum(low, 0), tl.sum(middle, 0), tl.sum(high, 0)
     # What float32 leaves in doubt stays inside.
-    more = ((0.9999 * tl.sum(low, 0) >= target).to(tl.int32) + (0.9999 * tl.sum(middle, 0) >= target).to(tl.int32)
-            + (0.9999 * tl.sum(high, 0) >= target).to(tl.int32))
-    less = ((1.0001 * tl.sum(low, 0) < target).to(tl.int32) + (1.0001 * tl.sum(middle, 0) < target).to(tl.int32)
-            + (1.0001 * tl.sum(high, 0) < target).to(tl.int32))
+    most = target * 1.0001
+    more = (from_low >= most).to(tl.int32) + (from_middle >= most).to(tl.int32) + (from_high >= most).to(tl.int32)
+    least = target * 0.9999
+    less = (from_low < least).to(tl.int32) + (from_middle < least).to(tl.int32) + (from_high < least).to(tl.int32)
     return lower + more.to(tl.float32) * quarter, tl.where(less > 0, lower + (4 - less).to(tl.float32) * quarter, upper)
 
 
@@ -135,12 +137,12 @@ def _share(total, top_p_high, top_p_low):
 def _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p_low,
            TOP_P: tl.constexpr, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
     """(smallest score that is kept, mass of all that are) by top-k and then top-p, in a set that has them."""
-    kept = _highest(set_ptr, count, -float("inf"), tl.full([], 0, tl.int64) + top_k, maximum, temperature, whole, False, FROM_LOGITS,
-                    UNIT, SIZE)
+    kept = _highest(set_ptr, count, -float("inf"), tl.full([], 0, tl.int64) + top_k, maximum, temperature, whole, False,
+                    FROM_LOGITS, UNIT, SIZE)
     total = _total(set_ptr, count, kept, maximum, temperature, whole, FROM_LOGITS, UNIT, SIZE)
     if TOP_P:
-        kept = _highest(set_ptr, count, kept, _share(total, top_p_high, top_p_low), maximum, temperature, whole, True, FROM_LOGITS,
-                        UNIT, SIZE)
+        kept = _highest(set_ptr, count, kept, _share(total, top_p_high, top_p_low), maximum, temperature, whole, True,
+                        FROM_LOGITS, UNIT, SIZE)
         total = _total(set_ptr, count, kept, maximum, temperature, whole, FROM_LOGITS, UNIT, SIZE)
     return kept, total
 
@@ -149,17 +151,17 @@ def _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p
 def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr,
                 row_key_ptr, row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr,
                 verifier_rows, block_size, shift, by_row, rows, places, temperature, top_k, top_p_high, top_p_low, whole,
-                CUTS: tl.constexpr, RETAINED: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, UNIT: tl.constexpr, ROOM: tl.constexpr, GROUPS: tl.constexpr,
-                WIDTH: tl.constexpr, SIZE: tl.constexpr):
+                CUTS: tl.constexpr, RETAINED: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, UNIT: tl.constexpr,
+                ROOM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
     """Program (sequence, row).
 
-    Reads every row that may be asked for, sizeof(logit) * V bytes, from the L2 cache two or three times (ten times or more if its
-    bracket has no room) and writes 12 bytes of statistics [N, places]: the key of the largest logit, the smallest score that is
-    kept, and the sum of exp(score) over what is.  groups [programs, GROUPS] and set [programs, ROOM] are scratch.
+    Reads every row that may be asked for, sizeof(logit) * V bytes, two or three times, mostly from the L2 cache (a dozen times
+    more if its bracket has no room), and writes 12 bytes of statistics [N, places]: the key of the largest logit, the smallest
+    score that is kept, and the sum of exp(score) over what is.  groups [programs, GROUPS] and set [programs, ROOM] are scratch.
     """
     i, slot, _split = task_of_program(rows, 1)
-    wanted, row, _position, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows, block_size,
-                                   shift, by_row, CUTS, RETAINED)
+    wanted, row, _position, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows,
+                                           block_size, shift, by_row, CUTS, RETAINED)
     if wanted:
         program = tl.program_id(0).to(tl.int64)
         at_row = i * places + place
@@ -184,7 +186,8 @@ def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
                     groups = tl.max(tl.reshape(tops, (WIDTH // GROUPS, GROUPS)), 0)
                     tl.store(groups_ptr + tl.arange(0, GROUPS), scaled(groups, maximum, temperature, UNIT))
                     tl.debug_barrier()
-                    lower = _highest(groups_ptr, GROUPS, kept, mass + top_k, maximum, temperature, whole, False, False, UNIT, SIZE)
+                    lower = _highest(groups_ptr, GROUPS, kept, mass + top_k, maximum, temperature, whole, False, False, UNIT,
+                                     SIZE)
                 count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, False,
                                                UNIT, ROOM, WIDTH)
                 tl.debug_barrier()
@@ -202,9 +205,10 @@ def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
                 tries = tl.full([], 0, tl.int32)
                 while (count > ROOM) & (tries < 4):
                     if (tries > 0) | (vocab_size > ROOM):
-                        lower, upper = _narrowed(logits_ptr, vocab_size, lower, upper, top_p_high, maximum, temperature, UNIT, WIDTH)
-                    count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, True,
-                                                   UNIT, ROOM, WIDTH)
+                        lower, upper = _narrowed(logits_ptr, vocab_size, lower, upper, top_p_high, maximum, temperature, UNIT,
+                                                 WIDTH)
+                    count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole,
+                                                   True, UNIT, ROOM, WIDTH)
                     tries += 1
                 tl.debug_barrier()
                 share = _share(total, top_p_high, top_p_low)

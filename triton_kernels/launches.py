@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +12,45 @@ from . import commit, tiles
 from .correction import correct_rows
 from .draws import argmax_rows, sample_rows
 from .filters import filter_rows
-from .resolve_checks import Call, check_programs
 
+_MOST_PROGRAMS = 2**31 - 1
 _POINTERS = ("tokens", "length", "cache_len", "draft", "draft_len", "finish_reason", "nfe", "advances", "limit", "prompt_length",
              "stops")
+
+
+class Call(NamedTuple):
+    """What every resolve takes after its results: the state, and the shapes of this call and the next (ops/schema.py)."""
+
+    tokens: Tensor
+    length: Tensor
+    cache_len: Tensor
+    draft: Tensor
+    draft_len: Tensor
+    finish_reason: Tensor
+    nfe: Tensor
+    advances: Tensor
+    limit: Tensor
+    prompt_length: Tensor
+    stops: Tensor
+    verifier_rows: int
+    block_size: int
+    cuts: Sequence[int]
+    shift: int
+    mask_token_id: int
+    next_verifier_rows: int
+    next_cuts: Sequence[int]
+    next_ids: Tensor | None
+    next_positions: Tensor | None
+    next_slots: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """Of this call, for one sequence."""
+        return self.verifier_rows + len(self.cuts) * self.block_size
+
+    @property
+    def next_rows(self) -> int:
+        return self.next_verifier_rows + len(self.next_cuts) * self.block_size
 
 
 class Work:
@@ -41,8 +77,10 @@ class Work:
 
     def programs(self, per_sequence: int) -> tuple[int]:
         """The grid of a launch with so many programs for each sequence."""
-        check_programs(self.op, self.n * per_sequence)
-        return (self.n * per_sequence,)
+        programs = self.n * per_sequence
+        if programs > _MOST_PROGRAMS:
+            raise ValueError(f"{self.op}: logits must be few enough for 2^31 - 1 programs, got {programs} of them.")
+        return (programs,)
 
     def argmax(self, best: Tensor, rows: int, retained: bool) -> None:
         """The argmax of the first rows, or of those retained for the draft."""
@@ -116,16 +154,17 @@ class Sample:
             self._slices(rows, retained, draws)
 
     def _filter(self, rows: int, retained: bool) -> None:
-        work, call, tile = self.work, self.work.call, tiles.filter_tile(self.work.vocab, tiles.device(self.seed.device).capability)
+        work, call = self.work, self.work.call
+        tile = tiles.filter_tile(work.vocab, tiles.device(self.seed.device).capability)
         high = torch.tensor(self.top_p, dtype=torch.float32).item()
         groups = work.scratch(torch.float32, rows, tile.groups)
         chosen = work.scratch(torch.float32, rows, tile.room)
         # Masses as integers, of which those of a whole row add up to less than 2^62.
         whole = float(1 << (62 - work.vocab.bit_length()))
         filter_rows[work.programs(rows)](
-            *work.logits, call.finish_reason, call.length, call.draft_len, work.verdict, self.row_key, self.row_kept, self.row_sum,
-            groups, chosen, call.verifier_rows, call.block_size, call.shift, int(work.by_row), rows, work.places, work.temperature,
-            self.top_k, high, self.top_p - high, whole,
+            *work.logits, call.finish_reason, call.length, call.draft_len, work.verdict, self.row_key, self.row_kept,
+            self.row_sum, groups, chosen, call.verifier_rows, call.block_size, call.shift, int(work.by_row), rows, work.places,
+            work.temperature, self.top_k, high, self.top_p - high, whole,
             CUTS=tuple(call.cuts), RETAINED=retained, TOP_K=self.top_k > 0, TOP_P=self.top_p < 1.0, UNIT=work.unit,
             ROOM=tile.room, GROUPS=tile.groups, WIDTH=tile.width, SIZE=tile.ids,
             num_warps=tile.warps)

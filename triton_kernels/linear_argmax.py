@@ -15,7 +15,7 @@ from torch import Tensor
 from packed_ss.ops.head import check_linear_argmax
 
 from . import tiles
-from .checks import DTYPES
+from .checks import DTYPES, check_on_device
 from .scores import NAN, NOTHING, key_score, order_key, pack, packed_id, packed_key
 
 
@@ -106,5 +106,4 @@ def _check(x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"linear_argmax: x must be float32, bfloat16 or float16, got {x.dtype}.")
     if weight.shape[1] > 1 and weight.stride(1) != 1:
         raise ValueError(f"linear_argmax: weight must be contiguous along its rows, got strides {list(weight.stride())}.")
-    if not (x.is_cuda or (triton.knobs.runtime.interpret and x.device.type == "cpu")):
-        raise ValueError(f"linear_argmax: x must be on a CUDA device, got {x.device}.")
+    check_on_device("linear_argmax", "x", x)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from packed_ss.ops.philox import check_uniform_noise
 
+from .checks import check_on_device
 from .scores import log, log1p_of_minus
 
 #: What a noise value is for (packed_ss.sampling.Stream).
@@ -75,6 +76,7 @@ def _uniform_noise(seed_ptr, position_ptr, out_ptr, rows, vocab_size, stream, ti
 def uniform_noise(seed: Tensor, position: Tensor, stream: int, vocab_size: int) -> Tensor:
     """`packed_ss.ops.philox.uniform_noise`: u[n, r, v], float32 [N, R, V], for seed [N] and position [N, R]."""
     check_uniform_noise(seed, position, stream, vocab_size)
+    check_on_device("uniform_noise", "seed", seed)
     seed, position = seed.contiguous(), position.contiguous()
     out = torch.empty((*position.shape, vocab_size), dtype=torch.float32, device=position.device)
     if position.numel():

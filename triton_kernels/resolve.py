@@ -24,11 +24,13 @@ import torch
 import triton
 from torch import Tensor
 
+from packed_ss.ops import checks
+
 from . import commit
-from .launches import Sample, Work
+from .checks import check_logits, check_on_device
+from .launches import Call, Sample, Work
 from .philox import DRAFT, TARGET
 from .philox import uniform_noise as uniform_noise
-from .resolve_checks import Call, check_draft_log_q, check_logits, check_pack, check_results, check_sampling, rows_of
 
 _CALL = len(Call._fields)
 
@@ -38,8 +40,9 @@ def resolve_greedy(logits: Tensor, *state: Any) -> None:
 
     logits [N, rows, V] in float32, bfloat16 or float16, any strides but along V; ``state`` as in `packed_ss.ops.schema`.
     """
+    checks.check_resolve_greedy(logits, *state)
+    check_logits("resolve_greedy", logits)
     call = Call(*state)
-    check_logits("resolve_greedy", logits, call)
     if not logits.shape[0]:
         return
     work = Work("resolve_greedy", call, len(call.cuts) <= 1, logits)
@@ -54,11 +57,14 @@ def resolve_greedy(logits: Tensor, *state: Any) -> None:
 
 
 def resolve_argmax(best: Tensor, ids: Tensor, *state: Any) -> None:
-    """`resolve_greedy` from each row's argmax ids [N, rows] int32 and its logit best [N, rows] float32, as `linear_argmax` gives."""
-    call = Call(*state)
-    check_results(best, ids, call)
+    """`resolve_greedy` from each row's argmax ids [N, rows] int32 and its logit best [N, rows] float32 (`linear_argmax`)."""
+    checks.check_resolve_argmax(best, ids, *state)
+    check_on_device("resolve_argmax", "best", best)
+    if best.dtype != torch.float32:
+        raise ValueError(f"resolve_argmax: best must be float32 in Triton kernels, got {best.dtype}.")
     if best.shape[0]:
-        Work("resolve_argmax", call, True).finish(commit.GIVEN, best, ids, best, best)
+        best = best.contiguous()
+        Work("resolve_argmax", Call(*state), True).finish(commit.GIVEN, best, ids, best, best)
 
 
 def resolve_coupled(logits: Tensor, *arguments: Any) -> None:
@@ -66,9 +72,9 @@ def resolve_coupled(logits: Tensor, *arguments: Any) -> None:
 
     ``arguments``: state, then seed [N] int64, temperature, top_k and top_p.
     """
+    checks.check_resolve_coupled(logits, *arguments)
     call, (seed, temperature, top_k, top_p) = Call(*arguments[:_CALL]), arguments[_CALL:]
-    check_logits("resolve_coupled", logits, call)
-    check_sampling("resolve_coupled", logits, seed, temperature, top_k, top_p)
+    check_logits("resolve_coupled", logits)
     if not logits.shape[0]:
         return
     work = Work("resolve_coupled", call, len(call.cuts) <= 1, logits, temperature)
@@ -88,10 +94,9 @@ def resolve_rejection(logits: Tensor, *arguments: Any) -> None:
     ``arguments``: those of `resolve_coupled`, then draft_log_q [N, W, V] float32, which holds log Q of the draft being verified
     and receives that of the next.
     """
+    checks.check_resolve_rejection(logits, *arguments)
     call, (seed, temperature, top_k, top_p, draft_log_q) = Call(*arguments[:_CALL]), arguments[_CALL:]
-    check_logits("resolve_rejection", logits, call)
-    check_sampling("resolve_rejection", logits, seed, temperature, top_k, top_p)
-    check_draft_log_q("resolve_rejection", logits, call.block_size, draft_log_q)
+    check_logits("resolve_rejection", logits)
     if not logits.shape[0]:
         return
     filtered = 0 < top_k < logits.shape[2] or top_p < 1.0
@@ -117,10 +122,11 @@ def resolve_rejection(logits: Tensor, *arguments: Any) -> None:
 def pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
                verifier_rows: int, block_size: int, cuts: Sequence[int], ids: Tensor, positions: Tensor, slots: Tensor) -> None:
     """`packed_ss.ops.pack.pack_block`: writes ids, positions and slots [N, rows] of the next call from the state."""
-    check_pack(tokens, length, cache_len, draft, draft_len, mask_token_id, verifier_rows, block_size, cuts, ids, positions, slots)
-    rows, n = rows_of(verifier_rows, block_size, cuts), tokens.shape[0]
+    checks.check_pack_block(tokens, length, cache_len, draft, draft_len, mask_token_id, verifier_rows, block_size, cuts, ids,
+                            positions, slots)
+    check_on_device("pack_block", "tokens", tokens)
+    n, rows = ids.shape
     if n:
         commit.pack_rows[(n, triton.cdiv(rows, 128))](
-            tokens, length, cache_len, draft, draft_len, tokens.shape[1], block_size - 1, block_size, mask_token_id, verifier_rows,
-            rows, ids, positions, slots, CUTS=tuple(cuts), SIZE=128, num_warps=4)
-
+            tokens, length, cache_len, draft, draft_len, tokens.shape[1], block_size - 1, block_size, mask_token_id,
+            verifier_rows, rows, ids, positions, slots, CUTS=tuple(cuts), SIZE=128, num_warps=4)

@@ -53,8 +53,8 @@ def locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, v
            CUTS: tl.constexpr, RETAINED: tl.constexpr):
     """(whether anybody will ask for it, row, position, place) of the row in ``slot`` of a launch.
 
-    ``position``: the absolute index of the token that the row predicts.  Slots of a launch of fixed rows are the rows of the call,
-    all of them or the verifier's alone; of a call with several branches, only the latter.
+    ``position``: the absolute index of the token that the row predicts.  Slots of a launch of fixed rows are the rows of the
+    call, all of them or the verifier's alone; of a call with several branches, only the latter.
     """
     n = tl.load(length_ptr + i)
     wanted = tl.load(finish_reason_ptr + i) == RUNNING

@@ -110,7 +110,7 @@ def log1p_of_minus(u):
 
 @triton.jit
 def exp_of_negative(z):
-    """e^z for z <= 0, 0 below -87.  e^r = 1 + r + r^2 Q(r) after r = z - k log 2, Q a minimax polynomial (relative error 4e-9)."""
+    """e^z for z <= 0, 0 below -87: 2^k (1 + r + r^2 Q(r)), r = z - k log 2, Q a minimax polynomial (relative error 4e-9)."""
     inside = z >= -87.0
     z = tl.where(inside, z, 0.0)
     k = tl.floor(tl.fma(z, 1.4426950216293335, 0.5))

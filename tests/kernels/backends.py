@@ -55,11 +55,11 @@ class Backend:
 
 
 def _plain_torch() -> Mapping[str, Callable[..., None]]:
-    return {"pack_block": pack.pack_block} | {name: getattr(resolve, name) for name in OPERATORS[1:]}
+    return {"pack_block": pack.pack_block} | {name: getattr(resolve, name) for name in (*OPERATORS[1:], "resolve_argmax")}
 
 
 def _dispatched() -> Mapping[str, Callable[..., None]]:
-    return {name: getattr(torch.ops.packed_ss, name) for name in OPERATORS}
+    return {name: getattr(torch.ops.packed_ss, name) for name in (*OPERATORS, "resolve_argmax")}
 
 
 def _on_host() -> Mapping[str, Callable[..., None]]:
@@ -68,7 +68,7 @@ def _on_host() -> Mapping[str, Callable[..., None]]:
 
 def _in_triton() -> Mapping[str, Callable[..., None]]:
     module = importlib.import_module("packed_ss.triton_kernels.resolve")
-    return {name: getattr(module, name) for name in OPERATORS}
+    return {name: getattr(module, name) for name in (*OPERATORS, "resolve_argmax")}
 
 
 def no_triton() -> str:

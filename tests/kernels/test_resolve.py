@@ -94,31 +94,35 @@ def _log_probabilities(logits: torch.Tensor, case: Case) -> torch.Tensor:
 @pytest.mark.parametrize("vocab", [32000, 151936])
 def test_long_vocabulary_draws(backend: Backend, vocab: int, filters: str) -> None:
     """Draws over long rows: the argmax of log p + G by brute force in float64, and the stored log Q."""
+    if backend.slow and (vocab, filters) in ((151936, "top-p"), (151936, "both")):
+        pytest.skip("slow: many tokens in question of a long row")
     case = random_case(3, vocab=vocab, call=BlockCall(0, 3, (0,)), mode="coupled", n=1, scale=1.0, **FILTERS[filters])
     log_p = _log_probabilities(case.logits[:, 1:], case)
     position = case.state.length[:, None] + torch.arange(2, dtype=torch.int32)
-    for mode, stream in (("coupled", 2), ("rejection", 0)):
+    for mode, stream in backend.some((("rejection", 0), ("coupled", 2)), 1):
         case.mode = mode
         case.state.draft_log_q = torch.zeros(1, 2, vocab)
         u = torch.ops.packed_ss.uniform_noise(case.state.seed, position, stream, vocab).double()
         after = run(backend, case)[0]
         assert after.draft.tolist() == (log_p - torch.log(-torch.log1p(-u))).argmax(-1).tolist()
-    torch.testing.assert_close(after.draft_log_q.double(), log_p, atol=2e-5, rtol=0)
+        if mode == "rejection":
+            torch.testing.assert_close(after.draft_log_q.double(), log_p, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("filters", FILTERS)
 def test_the_correction_is_drawn_from_p_where_nothing_is_left(backend: Backend, filters: str) -> None:
     """Of [p - Q]+ for Q = e^9 p: no coin here is below e^-9, so the first draft token of each sequence is rejected."""
-    case = random_case(4, vocab=111, call=PACKED, mode="rejection", n=8, drafts=3, scale=1.0, **FILTERS[filters])
+    n = 2 if backend.slow else 8
+    case = random_case(4, vocab=111, call=PACKED, mode="rejection", n=n, drafts=3, scale=1.0, **FILTERS[filters])
     case.state.limit += 9
     log_p = _log_probabilities(case.logits[:, :3], case)
     case.state.draft_log_q = (log_p + 9).float()
     after = run(backend, case)[0]
-    assert (after.length - case.state.length).tolist() == [1] * 8
-    n = case.state.length.unsqueeze(1)
-    u = torch.ops.packed_ss.uniform_noise(case.state.seed, n, 2, 111).double()
+    assert (after.length - case.state.length).tolist() == [1] * n
+    place = case.state.length.unsqueeze(1)
+    u = torch.ops.packed_ss.uniform_noise(case.state.seed, place, 2, 111).double()
     drawn = (log_p[:, :1] - torch.log(-torch.log1p(-u))).argmax(-1)
-    assert after.tokens.gather(1, n.long()).tolist() == drawn.tolist()
+    assert after.tokens.gather(1, place.long()).tolist() == drawn.tolist()
 
 
 def _row(name: str, vocab: int) -> torch.Tensor:
@@ -189,7 +193,7 @@ def test_a_proposal_row_of_nan_is_a_valid_draft_of_greedy(backend: Backend) -> N
 def test_stops_anywhere(backend: Backend, mode: str) -> None:
     """A stop at every place of the accepted run, as an id and as a sequence that began up to three calls ago."""
     reached, tried = 0, 0
-    for seed, length, at in backend.some(itertools.product(range(3), (1, 2, 4), range(4)), 5):
+    for seed, length, at in backend.some(itertools.product(range(3), (1, 2, 4), range(4)), 4):
         case = random_case(seed, vocab=31, call=PACKED, mode=mode, drafts=3, agree=1.0, n=2)
         case.state.limit += 9
         case.state.prompt_length.fill_(1)
@@ -221,7 +225,7 @@ def test_stops_do_not_reach_into_the_prompt(backend: Backend) -> None:
 @pytest.mark.parametrize("left", [1, 2, 3, 4, 5])
 def test_limits_anywhere(backend: Backend, mode: str, left: int) -> None:
     """Also together with a stop at the limit, and a row without an argmax before and after it."""
-    for seed, bad in backend.some(itertools.product(range(3), (None, 0, 2, 3)), 2):
+    for seed, bad in backend.some(itertools.product(range(3), (2, None, 0, 3)), 1):
         case = random_case(seed, vocab=31, call=PACKED, mode=mode, drafts=3, agree=1.0, n=2)
         case.state.limit.copy_(case.state.length + left)
         if bad is not None:

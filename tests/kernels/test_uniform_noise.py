@@ -44,9 +44,10 @@ def _on_gpu(*arguments: Any) -> Tensor:
     return on_gpu(torch.ops.packed_ss.uniform_noise)(*arguments)
 
 
-#: The plain-torch function; the operator on CPU and GPU tensors, which dispatches to the C++ and CUDA kernels; the CUDA sources on
-#: the CPU; and the Triton kernel.  Each takes CPU tensors.
-BACKENDS = {"torch": uniform_noise, "native": _native, "cuda": _on_gpu, "cuda-on-host": uniform_noise_on_host, "triton": _in_triton}
+#: The plain-torch function; the operator on CPU and GPU tensors, which dispatches to the C++ and CUDA kernels; the CUDA sources
+#: on the CPU; and the Triton kernel.  Each takes CPU tensors.
+BACKENDS = {"torch": uniform_noise, "native": _native, "cuda": _on_gpu, "cuda-on-host": uniform_noise_on_host,
+            "triton": _in_triton}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -61,7 +61,7 @@ def test_every_tile_of_the_table_is_reached() -> None:
 
 
 def test_rows_are_added_up_alike_whatever_their_number() -> None:
-    """On tensor cores the depth of an instruction and the order of blocks decide; from sm_90 on the least tile is one instruction."""
+    """On tensor cores the depth of a block and of an instruction decide; from sm_90 on the least tile is one instruction."""
     for (generation, itemsize), listed in tiles._HEAD.items():
         assert len({tile.depth for tile in listed}) == 1
         assert generation == 80 or itemsize == 4 or listed[0].rows == 64

@@ -96,7 +96,8 @@ def test_the_others(target: int) -> None:
         rows = [integers(1, 64) for _ in range(3)]
         tokens, length, cache_len, draft, draft_len, *_ = state(1, 32)
         resolve.pack_block(tokens, length, cache_len, draft, draft_len, 100, 32, 32, [0], *rows)
-        resolve.resolve_argmax(torch.empty(1, 64, device="cuda"), integers(1, 64), *state(1, 32), 32, 32, [0], 0, 100, 32, [0], *rows)
+        best, ids = torch.empty(1, 64, device="cuda"), integers(1, 64)
+        resolve.resolve_argmax(best, ids, *state(1, 32), 32, 32, [0], 0, 100, 32, [0], *rows)
         resolve.uniform_noise(torch.empty(1, dtype=torch.int64, device="cuda"), integers(1, 31), 2, 131072)
     assert [launch.kernel.__name__ for launch in made] == ["pack_rows", "finish", "_uniform_noise"]
     for launch in made:

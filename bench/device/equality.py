@@ -1,0 +1,154 @@
+"""Stage "equality": the text of every schedule, loop and head on the bundled checkpoint beside that of autoregressive decoding.
+
+In float32 they must be equal.  In bfloat16 a call of other rows may round to another argmax: each differing problem comes with
+the scores' gap at the first differing token, of the best to the second best, and of one text's token to the other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import packed_ss
+from packed_ss import cuda
+from packed_ss.device_loop import obstacle
+from packed_ss.evaluation.compare import chat_prompt
+from packed_ss.evaluation.problems import read_problems
+from packed_ss.evaluation.verify import causal_logits
+from packed_ss.models.transformer import Transformer
+from packed_ss.sampling import Stream, gumbel, process
+
+from .record import Results
+from .runtime import decoder_class
+from .stages import Bench
+
+SCHEDULES: tuple[Any, ...] = ("autoregressive", "linear", "packed", "quadratic", packed_ss.Branched((0, 1, 4)))
+#: Head and sampling; what is compared is compared within one of them.
+MODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy, fused head": ("fused", {}),
+    "greedy, logits": ("logits", {}),
+    "coupled": ("logits", {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "verification": "coupled"}),
+}
+LOOPS = ("bursts", "device")
+BATCH = 4
+BLOCK_SIZE = 16
+
+
+def watched(base: type[cuda.Decoder], on_gpu: bool) -> type[cuda.Decoder]:
+    """A decoder class that raises in whatever waits for the device inside the loop."""
+
+    class Watched(base):
+        def _loop(self, *arguments: Any) -> None:
+            if on_gpu:
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                super()._loop(*arguments)
+            finally:
+                if on_gpu:
+                    torch.cuda.set_sync_debug_mode("default")
+
+    return Watched
+
+
+def run(bench: Bench, results: Results) -> None:
+    """Both dtypes, or float32 alone on a CPU."""
+    if reason := obstacle():
+        results.row("the loop on the device", "not compared", note=reason)
+    tokenizer = packed_ss.load_tokenizer("tiny")
+    for dtype in (torch.float32, torch.bfloat16) if bench.on_gpu else (torch.float32,):
+        model = packed_ss.load_model("tiny", device=bench.device, dtype=dtype)
+        problems = read_problems(model.source / "held_out.jsonl", bench.sizes.problems)
+        prompts = [chat_prompt(tokenizer, problem.question) for problem in problems]
+        for entry in compare(bench, model, prompts):
+            results.add("texts", entry)
+            if "raised" in entry:
+                results.fail(f"{entry['what']}: {entry['raised']}")
+            elif entry["different"] and dtype == torch.float32:
+                first = entry["mismatches"][0]
+                results.fail(f"{entry['what']}: {entry['different']} of {entry['problems']} texts differ in float32, the first "
+                             f"(problem {first['problem']}) at token {first['token']}, where the best score leads by "
+                             f"{first['top_two_gap']:.2g}")
+        _summarise(results, str(dtype).removeprefix("torch."))
+
+
+def compare(bench: Bench, model: Transformer, prompts: list[list[int]]) -> Iterator[dict[str, Any]]:
+    """An entry per mode, schedule and loop.  The baseline is the captured autoregressive decoder in bursts of the same mode."""
+    kind, loops = watched(decoder_class(bench.device), bench.on_gpu), LOOPS if not obstacle() else LOOPS[:1]
+    dtype = str(model.head.weight.dtype).removeprefix("torch.")
+    for mode, (head, sampling) in MODES.items():
+        baseline: list[list[int]] | None = None
+        runs: list[tuple[str, Any, dict[str, Any]]] = [
+            (f"{getattr(schedule, 'cuts', schedule)}, {loop}", schedule, {"loop": loop, "head": head})
+            for loop in loops for schedule in SCHEDULES]
+        if head == "logits":
+            runs.append(("plain loop, autoregressive", "autoregressive", {}))
+        for name, schedule, options in runs:
+            entry: dict[str, Any] = {"what": f"{dtype}, {mode}, {name}", "dtype": dtype, "mode": mode, "problems": len(prompts)}
+            try:
+                made = kind if options else packed_ss.Decoder
+                decoder = made(model, schedule, BLOCK_SIZE, max(map(len, prompts)) + bench.sizes.new_tokens, BATCH, **options)
+                texts = decoded(decoder, prompts, bench.sizes.new_tokens, sampling)
+                entry["loop"] = loop_of(decoder)
+            except Exception as error:  # one decoder that cannot run says so, and the others go on
+                yield entry | {"raised": f"{type(error).__name__}: {error}".splitlines()[0]}
+                continue
+            if baseline is None:
+                baseline = texts
+            mismatches = [gap(model, i, prompts[i], want, got, sampling) for i, (want, got) in enumerate(zip(baseline, texts,
+                          strict=True)) if want != got]
+            yield entry | {"different": len(mismatches), "tokens": sum(map(len, texts)), "mismatches": mismatches}
+
+
+def loop_of(decoder: packed_ss.Decoder) -> str:
+    """How the decoder has looped: "plain", "bursts", or "device" where every generation was one launch."""
+    if not isinstance(decoder, cuda.Decoder):
+        return "plain"
+    return "device" if decoder._sessions and all(one.whole is not None for one in decoder._sessions.values()) else "bursts"
+
+
+def decoded(decoder: packed_ss.Decoder, prompts: Sequence[list[int]], new: int, sampling: dict[str, Any]) -> list[list[int]]:
+    """The text of every prompt; prompt i is decoded with seed i whatever the batch."""
+    texts: list[list[int]] = []
+    for i in range(0, len(prompts), decoder.batch_size):
+        batch = prompts[i: i + decoder.batch_size]
+        out = decoder.generate(batch, new, seed=list(range(i, i + len(batch))), **sampling)
+        texts += [tokens.tolist() for tokens in out.tokens]
+    return texts
+
+
+def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], got: list[int], sampling: dict[str, Any],
+        ) -> dict[str, Any]:
+    """Where two texts part, and by how much the scores of a plain causal pass in this dtype differ there.
+
+    top_two_gap: of the best to the second best score (infinite where a filter keeps one token); between_gap and logit_gap: of the
+    texts' tokens to each other, in scores and in logits.
+    """
+    same = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
+    entry: dict[str, Any] = {"problem": problem, "token": same}
+    if same == min(len(want), len(got)):
+        return entry | {"tokens": [want[same:same + 1], got[same:same + 1]], "top_two_gap": float("nan"),
+                        "between_gap": float("nan"), "logit_gap": float("nan")}
+    logits = scores = causal_logits(model, [*prompt, *want[:same]])[-1].float()
+    if sampling:
+        seed, place = torch.tensor([problem]), torch.tensor([[len(prompt) + same]], dtype=torch.int32)
+        noise = gumbel(seed.to(scores.device), place.to(scores.device), Stream.TARGET, len(scores))[0, 0]
+        scores = process(scores, sampling["temperature"], sampling["top_k"], sampling["top_p"]) + noise
+    best = scores.topk(2).values.tolist()
+    between, apart = (float((of[want[same]] - of[got[same]]).abs()) for of in (scores, logits))
+    return entry | {"tokens": [want[same], got[same]], "top_two_gap": best[0] - best[1], "between_gap": between,
+                    "logit_gap": apart}
+
+
+def _summarise(results: Results, dtype: str) -> None:
+    """A line for each mode: how many texts differ, and over how wide a gap."""
+    for mode in MODES:
+        entries = [entry for entry in results.values["texts"] if entry["mode"] == mode and entry["dtype"] == dtype
+                   and "raised" not in entry]
+        total, different = (sum(entry[name] for entry in entries) for name in ("problems", "different"))
+        gaps = [one["top_two_gap"] for entry in entries for one in entry["mismatches"]]
+        loops = sorted({entry["loop"] for entry in entries})
+        results.row(f"{dtype}, {mode}", f"{total - different} of {total} texts equal",
+                    note=f"{len(entries)} decoders, loops {', '.join(loops)}"
+                         + (f"; the widest top-two gap at a first difference is {max(gaps):.3g}" if gaps else ""))

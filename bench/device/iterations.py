@@ -1,0 +1,139 @@
+"""Stage "iterations": the captured iteration of each schedule, with and without what stands around the model.
+
+The prefix is cached, the weights are random in the shape of a public checkpoint, and every sample starts from the same state.
+The share outside the model is that of pack and resolve: one minus the time of the same calls captured alone, in turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from typing import Any
+
+import torch
+
+from packed_ss.request import Request, check_request
+from packed_ss.state import DecodeState
+
+from .bandwidth import measure_bandwidth
+from .models import largest_model, weight_bytes
+from .record import Results
+from .runtime import Sampler, decoder_class, interleave
+from .stages import Bench
+
+SCHEDULES = ("autoregressive", "linear", "packed", "quadratic")
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {"temperature": 0.8, "verification": "coupled"},
+    "rejection": {"temperature": 0.8, "verification": "rejection"},
+    "rejection, top-k 50 top-p 0.95": {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "verification": "rejection"},
+}
+#: What an iteration of a packed schedule is to reach: share of the weights' floor, and at most so much outside the model.
+ATTAINED, OUTSIDE = 0.75, 0.03
+#: Replays of a sample: each advances the sequence.
+REPLAYS = 4
+
+
+def run(bench: Bench, results: Results) -> None:
+    """Every schedule greedily with the fused head, then packed in the other ways."""
+    sizes = bench.sizes
+    shape, model = largest_model(bench)
+    weights = weight_bytes(model)
+    prompt = torch.randint(4, model.config.vocab_size, (sizes.prefix,), generator=torch.Generator().manual_seed(0)).tolist()
+    runs = [(schedule, "greedy", "fused") for schedule in SCHEDULES]
+    runs += [("packed", mode, "logits") for mode in SAMPLING]
+    profiled = False
+    for schedule, mode, head in runs:
+        kind = decoder_class(bench.device)
+        name = f"{schedule}, {mode}, {head} head"
+        try:
+            decoder = kind(model, schedule, sizes.block_size, sizes.prefix + 1024, head=head)
+            iteration = Iteration(decoder, prompt, SAMPLING[mode])
+            bandwidth = measure_bandwidth(decoder._runtime, sizes.copy_bytes, seconds=sizes.seconds / 4)
+            times = interleave(iteration.samplers(), sizes.seconds)
+        except Exception as error:  # a kernel that fails takes its line with it, not the table
+            results.fail(f"{name}: {type(error).__name__}: {error}")
+            continue
+        calls = len(decoder.schedule.cycle)
+        entry = _entry(name, schedule, calls, sum(call.rows for call in decoder.schedule.cycle), times, weights, bandwidth)
+        results.add("iterations", entry)
+        _rows(results, entry, shape)
+        if bench.on_gpu and not profiled and schedule == "packed":
+            profiled = True
+            results.put("kernels of a packed iteration", profile(iteration))
+        del decoder, iteration
+        gc.collect()
+
+
+class Iteration:
+    """A decoder's captured iteration on a state whose prefix is cached, which every sample starts from."""
+
+    def __init__(self, decoder: Any, prompt: list[int], sampling: dict[str, Any]) -> None:
+        self.decoder = decoder
+        options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "verification": "auto"} | sampling
+        self.request: Request = check_request(
+            decoder.model.config, batch_size=1, max_length=decoder.max_length, input_ids=prompt, max_new_tokens=1000, seed=0,
+            eos_token_id=[], stop_sequences=(), **options)
+        with decoder._runtime.active():
+            self.state: DecodeState = decoder._start(self.request)
+            decoder._first_call(self.state, self.request)
+            self.session = decoder._session(self.request)
+            self._saved = {field.name: getattr(self.state, field.name).clone() for field in dataclasses.fields(self.state)}
+            self.restore()
+
+    def restore(self) -> None:
+        """The state and the rows after the first call."""
+        for name, value in self._saved.items():
+            getattr(self.state, name).copy_(value)
+        self.decoder._pack(self.state, self.decoder.schedule.cycle[0])
+
+    def calls(self) -> None:
+        """The model calls of the iteration, and nothing else of it."""
+        for call in self.decoder.schedule.cycle:
+            rows = self.decoder._buffers(self.state, call)
+            self.decoder._forward(rows, self.decoder.cache.capacity, call.rows, self.request)
+
+    def samplers(self) -> dict[str, Sampler]:
+        """The whole iteration and its calls alone, the former as the decoder has captured it."""
+        runtime = self.decoder._runtime
+        return {"iteration": Sampler(runtime, self.session.graph.replay, before=self.restore, inner=REPLAYS, captured=False),
+                "calls": Sampler(runtime, self.calls, before=self.restore, inner=REPLAYS)}
+
+
+def _entry(name: str, schedule: str, calls: int, rows: int, times: dict[str, dict[str, float]], weights: int,
+           bandwidth: dict[str, float]) -> dict[str, Any]:
+    iteration, inside = (times[part]["median_ms"] for part in ("iteration", "calls"))
+    floor = calls * weights / bandwidth["copy_gb_s"] / 1e6
+    return {"name": name, "schedule": schedule, "calls": calls, "rows": rows, "weight_bytes": weights, **bandwidth,
+            "times": times, "floor_ms": floor, "read_floor_ms": calls * weights / bandwidth["read_gb_s"] / 1e6,
+            "attained": floor / iteration, "outside": 1 - inside / iteration}
+
+
+def _rows(results: Results, entry: dict[str, Any], shape: str) -> None:
+    judged = entry["name"] == "packed, greedy, fused head"
+    attained, outside, time = entry["attained"], entry["outside"], entry["times"]["iteration"]["median_ms"]
+    results.row(f"{shape}, {entry['name']}", f"{time:.3f} ms",
+                floor=f"{entry['floor_ms']:.3f} ms", target=f"at least {ATTAINED:.0%} of it" if judged else "",
+                met=attained >= ATTAINED if judged else None,
+                note=f"{attained:.1%} of the floor, {entry['read_floor_ms'] / time:.1%} of a read's; "
+                     f"{entry['calls'] * entry['weight_bytes'] / time / 1e6:.0f} GB/s of weights; {entry['calls']} calls, "
+                     f"{entry['rows']} rows")
+    results.row("  of it outside the model", f"{outside:.2%}", target=f"at most {OUTSIDE:.0%}" if judged else "",
+                met=outside <= OUTSIDE if judged else None)
+
+
+def profile(iteration: Iteration, most: int = 25) -> Any:
+    """Time and number of each kernel in one replay, the largest first; why there is none where the profiler does not work."""
+    try:
+        from torch.profiler import ProfilerActivity
+        from torch.profiler import profile as profiler
+
+        with iteration.decoder._runtime.active(), profiler(activities=[ProfilerActivity.CUDA]) as found:
+            iteration.restore()
+            iteration.session.graph.replay()
+            torch.cuda.synchronize()
+        kernels = [(event.key[:100], event.self_device_time_total, event.count) for event in found.key_averages()]
+        return [{"kernel": name, "us": round(time, 1), "count": count}
+                for name, time, count in sorted(kernels, key=lambda one: -one[1])[:most] if time]
+    except Exception as error:  # CUPTI is not everywhere
+        return f"the profiler does not work here: {error!r}"[:300]

@@ -1,0 +1,51 @@
+"""Top-k and top-p by the Triton kernel where its brackets are narrowed, have no room, or do not exist: with small tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from packed_ss.layouts.block import BlockCall
+from packed_ss.reference.distributions import log_probabilities
+
+from ..kernels.backends import BACKENDS, no_triton
+from ..kernels.resolve_cases import random_case, run
+
+pytest.importorskip("triton")
+
+from packed_ss.triton_kernels import tiles
+
+pytestmark = pytest.mark.skipif(bool(no_triton()), reason=no_triton())
+[TRITON] = [backend for backend in BACKENDS if backend.name == "triton"]
+VOCAB = 300
+#: With room for every bracket but the widest, for narrow ones, and for none.
+ROOMS = (128, 32, 1)
+
+
+def row(name: str) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(5)
+    x = torch.randn(VOCAB, generator=rng)
+    return {
+        "random": x * 2,
+        "flat": x * 0.05,
+        "peaked": x * 12,
+        "equal": torch.full((VOCAB,), -3.0),
+        "two values": torch.where(x > 0.3, 1.25, 0.5),
+        "few": torch.where(x > 1.8, x, -torch.inf),
+        "descending": torch.linspace(5.0, -5.0, VOCAB),
+    }[name]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("name", ["random", "flat", "peaked", "equal", "two values", "few", "descending"])
+def test_every_way_through(monkeypatch: pytest.MonkeyPatch, name: str, room: int) -> None:
+    monkeypatch.setattr(tiles, "filter_tile", lambda vocab, capability: tiles.FilterTile(64, 32, room, 16, 4))
+    x = row(name)
+    for top_k, top_p in TRITON.some(((0, 0.9031), (0, 0.3), (9, 1.0), (200, 0.7), (40, 0.9031), (0, 1 - 2**-40)), 4):
+        case = random_case(0, vocab=VOCAB, call=BlockCall(0, 2, (0,)), mode="rejection", n=1, temperature=0.7, top_k=top_k,
+                           top_p=top_p)
+        case.logits[0, 1] = x
+        got = run(TRITON, case)[0].draft_log_q[0, 0]
+        want = torch.tensor(log_probabilities(((x - x.max()) / 0.7).tolist(), 1.0, top_k, top_p), dtype=torch.float64)
+        assert torch.equal(got.isinf(), want.isinf()), (top_k, top_p)
+        torch.testing.assert_close(got.double(), want, atol=1e-5, rtol=1e-6)
