@@ -68,6 +68,8 @@ class Decoder:
 
     def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
                  max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False) -> None:
+        if model.config.layout != "block":
+            raise ValueError("the model is an ordered one, such as SetDLM, but this decoder is for models of the block layout")
         b = model.config.block_size if block_size is None else block_size
         if b is None:
             raise ValueError("block_size is not given and the checkpoint names none")

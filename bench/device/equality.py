@@ -16,7 +16,7 @@ from packed_ss import cuda
 from packed_ss.device_loop import obstacle
 from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import read_problems
-from packed_ss.evaluation.verify import causal_logits
+from packed_ss.evaluation.verify import causal_logits, verify
 from packed_ss.models.transformer import Transformer
 from packed_ss.sampling import Stream, gumbel, process
 
@@ -32,6 +32,8 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "coupled": ("logits", {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "verification": "coupled"}),
 }
 LOOPS = ("bursts", "device")
+#: A gap of logits that rounding does not explain.
+AMISS = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 BATCH = 4
 BLOCK_SIZE = 16
 
@@ -65,6 +67,9 @@ def run(bench: Bench, results: Results) -> None:
             results.add("texts", entry)
             if "raised" in entry:
                 results.fail(f"{entry['what']}: {entry['raised']}")
+            elif wrong := [one for one in entry.get("teacher_forced", ()) if one["gap"] > AMISS[dtype]]:
+                results.fail(f"{entry['what']}: {len(wrong)} tokens are not those of a plain causal pass, the first (problem "
+                             f"{wrong[0]['problem']}) at token {wrong[0]['token']}, by {wrong[0]['gap']:.2g}")
             elif entry["different"] and dtype == torch.float32:
                 first = entry["mismatches"][0]
                 results.fail(f"{entry['what']}: {entry['different']} of {entry['problems']} texts differ in float32, the first "
@@ -96,9 +101,18 @@ def compare(bench: Bench, model: Transformer, prompts: list[list[int]]) -> Itera
                 continue
             if baseline is None:
                 baseline = texts
+                if not sampling:
+                    entry["teacher_forced"] = teacher_forced(model, prompts, texts)
             mismatches = [gap(model, i, prompts[i], want, got, sampling) for i, (want, got) in enumerate(zip(baseline, texts,
                           strict=True)) if want != got]
             yield entry | {"different": len(mismatches), "tokens": sum(map(len, texts)), "mismatches": mismatches}
+
+
+def teacher_forced(model: Transformer, prompts: list[list[int]], texts: list[list[int]]) -> list[dict[str, Any]]:
+    """Tokens of the texts that are not the argmax of a plain causal pass over them, with the gap to it."""
+    pairs = enumerate(zip(prompts, texts, strict=True))
+    return [{"problem": i, "token": wrong.index, "gap": wrong.gap} for i, (prompt, text) in pairs
+            for wrong in verify(model, prompt, text).mismatches]
 
 
 def loop_of(decoder: packed_ss.Decoder) -> str:
@@ -147,8 +161,10 @@ def _summarise(results: Results, dtype: str) -> None:
         entries = [entry for entry in results.values["texts"] if entry["mode"] == mode and entry["dtype"] == dtype
                    and "raised" not in entry]
         total, different = (sum(entry[name] for entry in entries) for name in ("problems", "different"))
+        forced = [one for entry in entries for one in entry.get("teacher_forced", ())]
         gaps = [one["top_two_gap"] for entry in entries for one in entry["mismatches"]]
         loops = sorted({entry["loop"] for entry in entries})
         results.row(f"{dtype}, {mode}", f"{total - different} of {total} texts equal",
                     note=f"{len(entries)} decoders, loops {', '.join(loops)}"
+                         + ("" if mode == "coupled" else f"; {len(forced)} tokens are not a plain causal pass's")
                          + (f"; the widest top-two gap at a first difference is {max(gaps):.3g}" if gaps else ""))

@@ -7,7 +7,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -112,8 +111,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def python() -> str:
-    """The interpreter that stages run in."""
-    return sys.executable

@@ -124,7 +124,7 @@ def table(stages: Sequence[Mapping[str, Any]]) -> str:
     """Every stage and its rows, as text in columns."""
     lines = []
     for stage in stages:
-        seconds = f" in {stage['seconds']:.0f} s" if stage.get("seconds") else ""
+        seconds = f" in {stage['seconds']:.0f} s" if "seconds" in stage else ""
         note = f": {stage['note']}" if stage.get("note") else ""
         lines.append(f"== {stage['name']}: {stage['status']}{seconds}{note}")
         lines += [f"  FAILED: {reason}" for reason in stage.get("failures", [])]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+#: Names of the float dtypes that weights may have.
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+#: How a model is decoded: in blocks that begin with the last verified token (App. D.1), or by position, in any order (App. D.2).
+LAYOUTS = ("block", "ordered")
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,11 @@ class RopeConfig:
 class ModelConfig:
     """Sizes and special ids of one model.
 
-    ``block_size`` is B, the rows of one proposal region, the default of `packed_ss.Decoder`.  ``eos_token_ids`` are the
-    ids that end a text, ``mask_token_id`` the id that stands for an open position.
+    ``vocab_size`` is V, the rows of the embedding and the columns of the logits.  ``block_size`` is B, the rows of one
+    proposal region, the default of `packed_ss.Decoder`.  ``eos_token_ids`` are the ids that end a text, ``mask_token_id``
+    the id that stands for an open position.  ``layout`` is one of `LAYOUTS`.  ``horizon`` is how many positions after the
+    leftmost open one training reached (ordered layout; None: not known).  ``excluded_token_ids``, ascending, are ids that
+    neither verifier nor drafter may give: their logits count as -inf, before any softmax or argmax.
     """
 
     vocab_size: int
@@ -51,6 +62,9 @@ class ModelConfig:
     dtype: str = "float32"
     model_type: str = ""
     rope: RopeConfig = field(default_factory=RopeConfig)
+    layout: str = "block"
+    horizon: int | None = None
+    excluded_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_layers", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"):
@@ -64,6 +78,13 @@ class ModelConfig:
             for token in ids:
                 if not 0 <= token < self.vocab_size:
                     raise ValueError(f"{name} is {token}, but ids must be in [0, {self.vocab_size})")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout is {self.layout!r}, but only {' or '.join(map(repr, LAYOUTS))} is accepted")
+        excluded = self.excluded_token_ids
+        if list(excluded) != sorted(set(excluded)) or any(not 0 <= token < self.vocab_size for token in excluded):
+            raise ValueError(f"excluded_token_ids is {shown(excluded)}, but ascending ids in [0, {self.vocab_size}) are accepted")
+        if len(excluded) == self.vocab_size:
+            raise ValueError(f"all {self.vocab_size} ids are excluded, but at least one must remain")
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -73,6 +94,17 @@ def parameter_count(config: ModelConfig) -> int:
     norms = 2 * c.hidden_size + (2 * c.head_dim if c.qk_norm else 0)
     layer = attention + 3 * c.hidden_size * c.intermediate_size + norms
     return c.num_layers * layer + c.hidden_size + c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; ValueError where there is none."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not valid JSON") from None
+    return Fields(values, str(path)).values
 
 
 _REQUIRED: Any = object()
@@ -157,6 +189,23 @@ class Fields:
 
 def _is_integer(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def read_dtype(fields: Fields) -> str:
+    """``dtype``, or the older ``torch_dtype``; with or without the ``torch.`` that some writers put before it."""
+    key = "dtype" if "dtype" in fields else "torch_dtype"
+    return fields.choice(key, DTYPES + tuple(f"torch.{name}" for name in DTYPES), "float32").removeprefix("torch.")
+
+
+def read_rope(fields: Fields) -> RopeConfig:
+    """``rope_parameters`` or the older ``rope_scaling``; a top-level ``rope_theta`` counts where they have none."""
+    key = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
+    where = f"{fields.where}: {key}"
+    parameters = dict(Fields(fields.get(key, {}), where).values)
+    for outer in ("rope_theta", "partial_rotary_factor"):
+        if parameters.get(outer) is None and outer in fields:
+            parameters[outer] = fields.get(outer)
+    return rope_from_json(parameters, where)
 
 
 def rope_from_json(parameters: dict[str, Any], where: str) -> RopeConfig:

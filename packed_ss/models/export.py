@@ -1,4 +1,4 @@
-"""Writes a model as a checkpoint folder in the public Nemotron-Labs-Diffusion format."""
+"""Writes a model as a checkpoint folder in one of the public formats."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from . import nemotron
+from . import nemotron, setdlm
 from .config import ModelConfig, RopeConfig
+from .tensors import TensorMap
 from .transformer import Transformer
 
 
@@ -20,21 +21,46 @@ def write_nemotron(model: Transformer, folder: Path) -> None:
 
     Files appear under their names only when complete.  Raises ValueError for a model that the format cannot hold.
     """
-    config = model.config
-    if config.qk_norm:
+    if model.config.qk_norm:
         raise ValueError(f"the model has q/k norms, but {nemotron.MODEL_TYPE} has no place for them")
-    folder = Path(folder)
+    if model.config.layout != "block":
+        raise ValueError(f"the model has the {model.config.layout} layout, but {nemotron.MODEL_TYPE} is for block models")
+    _write(model, Path(folder), nemotron.tensor_map(model.config), {"config.json": nemotron_json(model.config)})
+
+
+def write_setdlm(model: Transformer, folder: Path, *, pad_token_id: int | None = None) -> None:
+    """Writes the wrapper's ``config.json``, ``base_config.json`` and ``model.safetensors`` into ``folder``.
+
+    Like `write_nemotron`.  ``pad_token_id`` is noted in the config and used by nothing here.
+    """
+    c = model.config
+    if c.layout != "ordered" or not c.qk_norm or c.rope.llama_4_scaling_beta is not None:
+        raise ValueError(f"{setdlm.MODEL_TYPE} is for models with the ordered layout, q/k norms and no query scale, which a "
+                         f"{c.layout}-layout model{' with' if c.qk_norm else ' without'} q/k norms is not"
+                         f"{'' if c.rope.llama_4_scaling_beta is None else ', for it has a query scale'}")
+    if c.horizon is not None and c.horizon % 2:
+        raise ValueError(f"the horizon is {c.horizon}, but {setdlm.MODEL_TYPE} holds half of it, so an even one is accepted")
+    if not {c.mask_token_id, *range(_text_vocabulary(c), c.vocab_size)} == set(c.excluded_token_ids):
+        raise ValueError(f"{len(c.excluded_token_ids)} ids are excluded, but {setdlm.MODEL_TYPE} excludes the MASK id and a run "
+                         f"of last ids")
+    _write(model, Path(folder), setdlm.tensor_map(c),
+           {"config.json": setdlm_json(c, pad_token_id), setdlm.BASE_CONFIG: qwen3_json(c)})
+
+
+def _write(model: Transformer, folder: Path, tensor_map: TensorMap, texts: dict[str, dict[str, Any]]) -> None:
+    """The weights under their names in the map, and JSON files by name, config.json last."""
     folder.mkdir(parents=True, exist_ok=True)
-    dtype = getattr(torch, config.dtype)
+    dtype = getattr(torch, model.config.dtype)
     tensors = {}
-    for parameter, parts in nemotron.tensor_map(config).items():
+    for parameter, parts in tensor_map.items():
         whole = model.get_parameter(parameter).detach()
         for (name, _), part in zip(parts, whole.split([shape[0] for _, shape in parts]), strict=True):
             # A fresh tensor each: safetensors refuses views that share storage.
             tensors[name] = part.to("cpu", dtype, copy=True).contiguous()
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
-    text = json.dumps(nemotron_json(config), indent=2) + "\n"
-    _replace(folder / "config.json", lambda path: path.write_text(text, encoding="utf-8"))
+    for file, values in texts.items():
+        text = json.dumps(values, indent=2) + "\n"
+        _replace(folder / file, lambda path, text=text: path.write_text(text, encoding="utf-8"))
 
 
 def nemotron_json(config: ModelConfig) -> dict[str, Any]:
@@ -65,6 +91,56 @@ def nemotron_json(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def setdlm_json(config: ModelConfig, pad_token_id: int | None) -> dict[str, Any]:
+    """The wrapper's ``config.json`` of a model, as a dictionary with the format's public keys."""
+    c = config
+    eos = c.eos_token_ids[0] if len(c.eos_token_ids) == 1 else list(c.eos_token_ids)
+    special = {"vocab_size": _text_vocabulary(c), "mask_token_id": c.mask_token_id, "eos_token_id": eos,
+               "pad_token_id": pad_token_id}
+    schedule = {"_target_": "noise_schedule_noise_schedules.StaggeredNoise", "length": c.max_position}
+    return {
+        "architectures": ["SetDLM"],
+        "model_type": setdlm.MODEL_TYPE,
+        "attn_backend": "sdpa",
+        "backbone_config": {"_target_": "backbone_automodel.AutoModelFromPreTrained", "automodel_cls": "AutoModelForCausalLM",
+                            "num_layers": c.num_layers, "pretrained_model_name_or_path": None},
+        "block_size": c.max_position,
+        "dtype": c.dtype,
+        "eval_block_size": c.max_position,
+        "length": c.max_position,
+        "noise_config": schedule | ({} if c.horizon is None else {"desired_block_size": c.horizon // 2}),
+        "tokenization_config": special,
+        **special,
+    }
+
+
+def qwen3_json(config: ModelConfig) -> dict[str, Any]:
+    """The base model's ``config.json``, as a dictionary with Qwen3's public keys."""
+    c = config
+    scaling = {key: value for key, value in rope_json(c.rope).items() if key != "rope_theta"}
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": setdlm.BASE_MODEL_TYPE,
+        "attention_bias": False,
+        "dtype": c.dtype,
+        "head_dim": c.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": c.hidden_size,
+        "intermediate_size": c.intermediate_size,
+        "max_position_embeddings": c.max_position,
+        "num_attention_heads": c.num_heads,
+        "num_hidden_layers": c.num_layers,
+        "num_key_value_heads": c.num_kv_heads,
+        "rms_norm_eps": c.rms_norm_eps,
+        "rope_scaling": scaling if c.rope.yarn_factor is not None else None,
+        "rope_theta": c.rope.theta,
+        "sliding_window": None,
+        "tie_word_embeddings": c.tie_word_embeddings,
+        "use_sliding_window": False,
+        "vocab_size": c.vocab_size,
+    }
+
+
 def rope_json(rope: RopeConfig) -> dict[str, Any]:
     """The ``rope_parameters`` of a model, without the keys that are not set."""
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
@@ -75,6 +151,14 @@ def rope_json(rope: RopeConfig) -> dict[str, Any]:
     parameters |= {"original_max_position_embeddings": rope.original_max_position,
                    "llama_4_scaling_beta": rope.llama_4_scaling_beta}
     return {key: value for key, value in parameters.items() if value is not None}
+
+
+def _text_vocabulary(config: ModelConfig) -> int:
+    """The number of ids before the run of excluded ones at the end; a MASK id that begins the run counts as before it."""
+    excluded, size = set(config.excluded_token_ids), config.vocab_size
+    while size - 1 in excluded:
+        size -= 1
+    return size + (size == config.mask_token_id)
 
 
 def _replace(path: Path, write: Callable[[Path], Any]) -> None:

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from . import nemotron
-from .config import Fields, ModelConfig, shown
+from . import nemotron, setdlm
+from .config import Fields, ModelConfig, read_object, shown
+from .tensors import Shapes, TensorMap
 from .transformer import Transformer
+from .weights import FLOAT_DTYPES, INDEX, SAVED, WEIGHTS, Stored, count_names, opened, stored_tensors
 
 #: Checkpoints that ship with the package, by name.
 BUNDLED = ("tiny",)
 
-#: safetensors' names of the dtypes that weights may have.
-FLOAT_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab.txt", "merges.txt"]
 HUB_IGNORED = ["consolidated*", "original/*"]  # the same weights once more, in another format
+HUB_SAVED = [SAVED, "pytorch_model-*.bin"]  # fetched only where there are no safetensors
 
 
 class Family(Protocol):
-    """What a module that describes one checkpoint format provides; see `nemotron` for the meaning of each."""
+    """What a module that describes one checkpoint format provides.
 
-    def read_config(self, config: dict[str, Any], where: str) -> ModelConfig: ...
+    ``IGNORED``: last parts of tensor names that stand for nothing the model needs.  See `nemotron` for the functions.
+    """
 
-    def tensor_map(self, config: ModelConfig) -> nemotron.TensorMap: ...
+    IGNORED: frozenset[str]
 
-    def tied_copies(self, config: ModelConfig) -> nemotron.TensorMap: ...
+    def model_config(self, config: dict[str, Any], folder: Path, shapes: Shapes) -> ModelConfig: ...
+
+    def tensor_map(self, config: ModelConfig) -> TensorMap: ...
+
+    def tied_copies(self, config: ModelConfig) -> TensorMap: ...
 
 
 #: ``model_type`` of config.json -> the format's module.
-FAMILIES: dict[str, Family] = {nemotron.MODEL_TYPE: nemotron}
-
-
-class Stored(NamedTuple):
-    """One tensor of a checkpoint as its file's header describes it; ``dtype`` is safetensors' name."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
+FAMILIES: dict[str, Family] = {nemotron.MODEL_TYPE: nemotron, setdlm.MODEL_TYPE: setdlm}
 
 
 def load_model(
@@ -69,11 +61,11 @@ def load_model(
     """
     device, dtype = _device(device), _float_dtype(dtype)
     folder = resolve_folder(path_or_id, revision)
-    values = _read_object(folder / "config.json")
+    values = read_object(folder / "config.json")
     family = _family(values, folder / "config.json")
-    config = family.read_config(values, str(folder / "config.json"))
+    stored = {name: t for name, t in stored_tensors(folder).items() if name.rpartition(".")[2] not in family.IGNORED}
+    config = family.model_config(values, folder, {name: t.shape for name, t in stored.items()})
     tensors, copies = family.tensor_map(config), family.tied_copies(config)
-    stored = _stored(folder)
     _check(stored, tensors, copies, folder)
     if values.get("dtype") is None and values.get("torch_dtype") is None:
         config = dataclasses.replace(config, dtype=FLOAT_DTYPES[stored[tensors["embed.weight"][0][0]].dtype])
@@ -119,7 +111,10 @@ def _download(name: str, revision: str | None) -> Path:
 
     nowhere = f"{name!r} is neither a bundled checkpoint {BUNDLED} nor a local folder"
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=HUB_IGNORED))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=HUB_IGNORED))
+        if not any((folder / file).exists() for file in (WEIGHTS, INDEX)):
+            snapshot_download(name, revision=revision, allow_patterns=HUB_SAVED)
+        return folder
     except errors.GatedRepoError:
         reason = "the hub gives it only to accounts that accepted its terms and are logged in"
     except errors.RevisionNotFoundError:
@@ -161,92 +156,26 @@ def _family(values: dict[str, Any], file: Path) -> Family:
     return FAMILIES[kind]
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path} is not valid JSON") from None
-    return Fields(values, str(path)).values
-
-
-def _stored(folder: Path) -> dict[str, Stored]:
-    """Every tensor of the checkpoint by name, from the headers of its files."""
-    if (folder / WEIGHTS).exists():
-        return _header(folder / WEIGHTS)
-    index = folder / INDEX
-    if not index.exists():
-        raise ValueError(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
-    listed = Fields(_read_object(index), str(index)).get("weight_map")
-    shards: dict[str, set[str]] = {}
-    for name, file in Fields(listed, f"{index}: weight_map").values.items():
-        # A shard lies beside its index, wherever the index says it is.
-        if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+\.safetensors", file, re.ASCII):
-            raise ValueError(f"{index}: tensor {shown(name)} is in {shown(file)}, but only names of .safetensors files "
-                             "in the same folder are accepted")
-        shards.setdefault(file, set()).add(name)
-    stored: dict[str, Stored] = {}
-    strays = []
-    for file, names in shards.items():
-        if not (folder / file).exists():
-            raise ValueError(f"{index} lists the shard {file!r}, but {folder} does not hold it")
-        held = _header(folder / file)
-        if absent := sorted(names - held.keys()):
-            raise ValueError(f"{index} lists {_names(absent)} in {file!r}, but that shard does not hold them")
-        strays += sorted(held.keys() - names)
-        stored |= held
-    if strays:
-        raise ValueError(f"the shards of {index} hold {_names(strays)} where it does not list them")
-    return stored
-
-
-def _header(path: Path) -> dict[str, Stored]:
-    stored = {}
-    with _opened(path) as file:
-        for name in file.keys():  # noqa: SIM118 - not a dict
-            part = file.get_slice(name)
-            stored[name] = Stored(path, tuple(part.get_shape()), part.get_dtype())
-    return stored
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        reason = re.sub(r"\s+", " ", str(error)).rstrip(".")
-        raise ValueError(f"{path} is not a complete safetensors file: {reason}") from None
-
-
-def _check(stored: dict[str, Stored], tensors: nemotron.TensorMap, copies: nemotron.TensorMap, folder: Path) -> None:
+def _check(stored: dict[str, Stored], tensors: TensorMap, copies: TensorMap, folder: Path) -> None:
     """Refuses a checkpoint whose tensors are not exactly those of the model."""
     needed = dict(part for parts in tensors.values() for part in parts)
     known = needed | dict(part for parts in copies.values() for part in parts)
     faults = []
     if missing := [name for name in needed if name not in stored]:
-        faults.append(f"{_names(missing)} missing")
+        faults.append(f"{count_names(missing)} missing")
     if unexpected := [name for name in stored if name not in known]:
-        faults.append(f"{_names(unexpected)} unexpected")
+        faults.append(f"{count_names(unexpected)} unexpected")
     present = {name: tensor for name, tensor in stored.items() if name in known}
     misshaped = {name: t.shape for name, t in present.items() if t.shape != known[name]}
     if shapes := [f"{name} {list(shape)} instead of {list(known[name])}" for name, shape in misshaped.items()]:
-        faults.append(f"{_names(shapes)} of a wrong shape")
+        faults.append(f"{count_names(shapes)} of a wrong shape")
     if dtypes := [f"{name} {t.dtype}" for name, t in present.items() if t.dtype not in FLOAT_DTYPES]:
-        faults.append(f"{_names(dtypes)} of a dtype other than {', '.join(FLOAT_DTYPES)}")
+        faults.append(f"{count_names(dtypes)} of a dtype other than {', '.join(FLOAT_DTYPES)}")
     if faults:
         raise ValueError(f"the weights in {folder} do not fit its config.json: {'; '.join(faults)}")
 
 
-def _names(names: list[str], most: int = 3) -> str:
-    """The first few names and how many there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({', '.join(names[:most])}{more})"
-
-
-def _read(model: Transformer, stored: dict[str, Stored], tensors: nemotron.TensorMap) -> None:
+def _read(model: Transformer, stored: dict[str, Stored], tensors: TensorMap) -> None:
     """Copies every tensor to its rows of its parameter, file by file."""
     targets = {}
     for parameter, parts in tensors.items():
@@ -255,19 +184,19 @@ def _read(model: Transformer, stored: dict[str, Stored], tensors: nemotron.Tenso
             targets[name] = model.get_parameter(parameter).detach()[first: first + shape[0]]
             first += shape[0]
     for path in sorted({stored[name].file for name in targets}):
-        with _opened(path) as file:
+        with opened(path) as file:
             for name, target in targets.items():
                 if stored[name].file == path:
                     target.copy_(file.get_tensor(name))
 
 
-def _compare(model: Transformer, stored: dict[str, Stored], copies: nemotron.TensorMap) -> None:
+def _compare(model: Transformer, stored: dict[str, Stored], copies: TensorMap) -> None:
     """Refuses a tied tensor that is stored twice with different values."""
     for parameter, parts in copies.items():
         weight = model.get_parameter(parameter)
         for name, _ in parts:
             if name in stored:
-                with _opened(stored[name].file) as file:
+                with opened(stored[name].file) as file:
                     if not torch.equal(file.get_tensor(name).to(weight), weight):
-                        raise ValueError(f"config.json ties the weights, but {name} in {stored[name].file} differs from "
-                                         f"the embedding")
+                        raise ValueError(f"the head is tied to the embedding, but {name} in {stored[name].file} differs "
+                                         f"from it")

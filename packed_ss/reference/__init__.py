@@ -2,8 +2,9 @@
 
 `philox` is the randomness, `distributions` the processed distribution, the acceptance test and the residual, `stopping` where an
 accepted run ends, `algorithms` Algorithms 1 and 2 as the paper states them, `verification` and `schedules` the same steps for
-every verification mode and schedule that the decoder has.  No torch, no numpy, no attention to speed: the fast versions are
-tested against this package.
+every verification mode and schedule that the decoder has.  `ordered` is Algorithm 3 with its serial reference, and
+`ordered_schedules` the schedules of models that decode in any order; their names are imported from there.  No torch, no numpy,
+no attention to speed: the fast versions are tested against this package.
 """
 
 from __future__ import annotations

@@ -157,6 +157,20 @@ def test_a_text_that_differs_is_reported_with_its_gaps(monkeypatch: pytest.Monke
         "9 of 10 texts equal", "11 of 12 texts equal", "11 of 12 texts equal"]
 
 
+def test_a_text_that_the_model_would_not_give_is_found(monkeypatch: pytest.MonkeyPatch, bench: MakeBench) -> None:
+    decoded = equality.decoded
+
+    def altered(*arguments: Any) -> list[list[int]]:  # of every decoder alike, so that all agree
+        [text] = decoded(*arguments)
+        return [[*text[:3], (text[3] + 1) % 800]]
+
+    monkeypatch.setattr(equality, "decoded", altered)
+    results = run_stage("equality", bench(problems=1, new_tokens=4))
+    assert len(results.failures) == 2
+    told = "autoregressive, bursts: 1 tokens are not those of a plain causal pass, the first (problem 0) at token 3"
+    assert all(told in failure for failure in results.failures)
+
+
 def test_the_gap_is_that_of_the_scores() -> None:
     model = packed_ss.load_model("tiny", dtype=torch.float32)
     prompt = [5, 6, 7]

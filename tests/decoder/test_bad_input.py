@@ -15,7 +15,7 @@ from packed_ss.layouts import prefill
 from packed_ss.models.transformer import Transformer
 from tests.decoder.models import new_decoder, plain, schedules, small_model
 from tests.decoder.test_streaming import Recorder
-from tests.support.checkpoints import random_config, random_model
+from tests.support.checkpoints import random_config, random_model, random_set_config
 
 NAN, MASK = math.nan, 3
 SAMPLING: dict[str, dict[str, Any]] = {
@@ -271,3 +271,8 @@ def test_extreme_temperatures(temperature: float) -> None:
                 assert len({tuple(tokens.tolist()) for tokens in out.tokens}) == 5
     greedy = decoder.generate([0, 2], 8, temperature=0.9e-5)
     assert greedy.tokens[0].tolist() == plain(model, [0, 2], 8, stop_ids=[1]).tokens
+
+
+def test_a_model_of_the_ordered_layout_is_refused() -> None:
+    with pytest.raises(ValueError, match="the model is an ordered one, such as SetDLM, but this decoder is for models of the block"):
+        Decoder(random_model(random_set_config(0)))

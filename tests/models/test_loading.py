@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from packed_ss.models import loading
+from packed_ss.models import loading, weights
 from packed_ss.models.config import ModelConfig, RopeConfig, parameter_count
 from packed_ss.models.export import write_nemotron
 from packed_ss.models.loading import load_model, resolve_folder
@@ -389,9 +389,9 @@ def test_a_damaged_file_is_refused(folder: Path, damage: Callable[[bytes], bytes
 
 
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
     message = refusal(lambda: load_model(folder, device="cpu"))
-    assert "model.safetensors" in message and "model.safetensors.index.json" in message
+    assert all(name in message for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"))
 
 
 def test_a_missing_shard_is_named(folder: Path) -> None:
@@ -525,3 +525,5 @@ def test_no_code_of_a_checkpoint_is_run(folder: Path) -> None:
     edit_config(folder, auto_map={"AutoModel": "modeling.Model"})
     load_model(folder, device="cpu")
     assert not re.search("pickle|torch.load", Path(os.fspath(loading.__file__)).read_text())
+    reads = re.findall(r"torch\.load\(.*", Path(os.fspath(weights.__file__)).read_text())
+    assert len(reads) == 1 and "weights_only=True" in reads[0]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from packed_ss.models.config import ModelConfig, RopeConfig
-from packed_ss.models.export import write_nemotron
+from packed_ss.models.export import write_nemotron, write_setdlm
 from packed_ss.models.transformer import Transformer
 
 
@@ -29,6 +29,17 @@ def random_config(seed: int = 0, **overrides: Any) -> ModelConfig:
                   eos_token_ids=(min(1, vocabulary - 1),), block_size=4, max_position=512, dtype="float32",
                   model_type="nemotron_labs_diffusion", rope=rope)
     return ModelConfig(**(values | overrides))
+
+
+def random_set_config(seed: int = 0, **overrides: Any) -> ModelConfig:
+    """A small SetDLM configuration with a MASK id and the last two of 13 rows excluded; ``overrides`` as in `random_config`."""
+    values = dict(vocab_size=13, block_size=None, rms_norm_eps=1e-6, qk_norm=True, tie_word_embeddings=True, model_type="bd3lm",
+                  rope=RopeConfig(theta=10_000.0), layout="ordered", horizon=16)
+    values |= overrides
+    if "excluded_token_ids" not in values:
+        rows, mask = values["vocab_size"], values.get("mask_token_id", min(3, values["vocab_size"] - 1))
+        values["excluded_token_ids"] = tuple(sorted({mask, *([11, 12] if rows == 13 else [])}))
+    return random_config(seed, **values)
 
 
 def random_model(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 2.5) -> Transformer:
@@ -56,4 +67,10 @@ def random_model(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.
 def random_checkpoint(folder: Path, seed: int = 0, *, scale: float = 2.5, **overrides: Any) -> Path:
     """Writes `random_model` of `random_config` as a checkpoint folder and returns the folder."""
     write_nemotron(random_model(random_config(seed, **overrides), seed, scale=scale), Path(folder))
+    return Path(folder)
+
+
+def random_set_checkpoint(folder: Path, seed: int = 0, *, scale: float = 2.5, **overrides: Any) -> Path:
+    """Writes `random_model` of `random_set_config` as a checkpoint folder and returns the folder."""
+    write_setdlm(random_model(random_set_config(seed, **overrides), seed, scale=scale), Path(folder), pad_token_id=0)
     return Path(folder)

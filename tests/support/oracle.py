@@ -1,11 +1,13 @@
-"""The same model in transformers, whose Ministral 3 is what a Nemotron-Labs-Diffusion checkpoint is in causal mode."""
+"""The same model in transformers: a Nemotron-Labs-Diffusion checkpoint in causal mode is a Ministral 3, a SetDLM one a Qwen3."""
 
 from __future__ import annotations
 
-from transformers import Ministral3Config, Ministral3ForCausalLM
+from torch import Tensor
+from transformers import Ministral3Config, Ministral3ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from packed_ss.models.export import rope_json
-from packed_ss.models.nemotron import tensor_map
+from packed_ss.models import nemotron, setdlm
+from packed_ss.models.export import qwen3_json, rope_json
+from packed_ss.models.tensors import TensorMap
 from packed_ss.models.transformer import Transformer
 
 
@@ -27,12 +29,28 @@ def ministral3(model: Transformer) -> Ministral3ForCausalLM:
     )
     weight = model.embed.weight
     oracle = Ministral3ForCausalLM(config).to(weight.device, weight.dtype)
-    state = {}
-    for parameter, parts in tensor_map(c).items():
-        whole = model.get_parameter(parameter).detach()
-        for (name, _), part in zip(parts, whole.split([shape[0] for _, shape in parts]), strict=True):
-            state[name.replace("encoder.", "model.").replace("diffusion_head", "lm_head")] = part
+    state = {name.replace("encoder.", "model.").replace("diffusion_head", "lm_head"): part
+             for name, part in _parts(model, nemotron.tensor_map(c))}
     if c.tie_word_embeddings:
         state["lm_head.weight"] = weight
     oracle.load_state_dict(state, strict=True)
     return oracle.requires_grad_(False).eval()
+
+
+def qwen3(model: Transformer) -> Qwen3ForCausalLM:
+    """`ministral3` for a SetDLM model; what its base config says is read by transformers' own config class."""
+    weight = model.embed.weight
+    values = {key: value for key, value in qwen3_json(model.config).items() if key not in ("architectures", "dtype")}
+    oracle = Qwen3ForCausalLM(Qwen3Config(**values, attn_implementation="eager")).to(weight.device, weight.dtype)
+    state = {name.removeprefix("backbone.model."): part for name, part in _parts(model, setdlm.tensor_map(model.config))}
+    oracle.load_state_dict({"lm_head.weight": weight} | state, strict=True)
+    return oracle.requires_grad_(False).eval()
+
+
+def _parts(model: Transformer, tensors: TensorMap) -> list[tuple[str, Tensor]]:
+    """The checkpoint's tensors of a model, by name."""
+    named = []
+    for parameter, parts in tensors.items():
+        whole = model.get_parameter(parameter).detach()
+        named += zip((name for name, _ in parts), whole.split([shape[0] for _, shape in parts]), strict=True)
+    return named
