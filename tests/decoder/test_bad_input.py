@@ -274,5 +274,5 @@ def test_extreme_temperatures(temperature: float) -> None:
 
 
 def test_a_model_of_the_ordered_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="the model is an ordered one, such as SetDLM, but this decoder is for models of the block"):
+    with pytest.raises(ValueError, match="ordered one, such as SetDLM, but this decoder is for models of the block layout"):
         Decoder(random_model(random_set_config(0)))
