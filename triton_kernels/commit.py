@@ -29,7 +29,7 @@ STEP = tl.constexpr(32)  # rows at a time
 
 @triton.jit
 def _best_packed(best_ptr, place, exists, slices, ROWS: tl.constexpr):
-    """The largest of packed results [.., slices] at ``place`` int64 [ROWS]."""
+    """The largest of packed results [.., slices] at ``place`` [ROWS]."""
     part = tl.arange(0, PARTS)
     best = tl.full([ROWS, PARTS], NOTHING, tl.int64)
     for start in range(0, slices, PARTS):
@@ -40,9 +40,8 @@ def _best_packed(best_ptr, place, exists, slices, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE: tl.constexpr, UNIT: tl.constexpr,
-             ROWS: tl.constexpr):
-    """(key of the largest logit, id) of rows at ``place`` int64 [ROWS]."""
+def _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE: tl.constexpr, ROWS: tl.constexpr):
+    """(key of the largest logit, id) of rows at ``place`` [ROWS]; the pointers are to the results of one sequence."""
     if SOURCE == GIVEN:
         key = order_key(tl.load(best_ptr + place, mask=exists, other=0.0))
         ids = tl.load(ids_ptr + place, mask=exists, other=0)
@@ -50,38 +49,47 @@ def _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperatur
         best = _best_packed(best_ptr, place, exists, slices, ROWS)
         key, ids = packed_key(best), packed_id(best)
     else:
-        key, ids = drawn(slice_key_ptr, best_ptr, place, exists, slices, temperature, UNIT, ROWS)
+        key, ids = drawn(slice_key_ptr, best_ptr, place, exists, slices, temperature, ROWS)
     return key, ids
 
 
 @triton.jit
-def _match(i, draft_ptr, draft_len_ptr, best_ptr, ids_ptr, slice_key_ptr, verifier_rows, width, places, slices, temperature,
-           SOURCE: tl.constexpr, UNIT: tl.constexpr):
-    """(h, token of row h, whether that row has no finite maximum): accepted is the target's own token."""
+def _match(i, draft_ptr, draft_len_ptr, best_ptr, ids_ptr, slice_key_ptr, verifier_rows, width, slices, temperature,
+           SOURCE: tl.constexpr):
+    """(h, token of row h, whether that row has no finite maximum): accepted is the target's own token.
+
+    best_ptr, ids_ptr, slice_key_ptr: the results of this sequence.
+    """
     drafts = verified_drafts(draft_len_ptr, i, verifier_rows)
-    h = drafts
-    for start in range(0, drafts, STEP):
+    h = drafts + 1
+    token = drafts * 0
+    failed = drafts * 0
+    for start in range(0, verifier_rows, STEP):
         row = start + tl.arange(0, STEP)
-        exists = row < drafts
-        key, ids = _results(i * places + row, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE, UNIT, STEP)
-        same = is_finite(key) & (tl.load(draft_ptr + i * width + row, mask=exists, other=-1) == ids)
-        h = tl.minimum(h, tl.min(tl.where(exists & (same == 0), row, drafts), 0))
-    one = tl.arange(0, 1)
-    key, ids = _results(i * places + h + one, one == 0, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE, UNIT, 1)
-    return h, tl.sum(ids, 0), tl.sum((is_finite(key) == 0).to(tl.int32), 0)
+        exists = row <= drafts
+        key, ids = _results(row, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE, STEP)
+        d = tl.load(draft_ptr + i * width + row, mask=row < drafts, other=-1)
+        accepted = is_finite(key) & (row < drafts) & (d == ids)
+        first = tl.min(tl.where(exists & (accepted == 0), row, drafts + 1), 0)
+        here = first < h
+        token = tl.where(here, tl.sum(tl.where(row == first, ids, 0), 0), token)
+        failed = tl.where(here, tl.sum(((row == first) & (is_finite(key) == 0)).to(tl.int32), 0), failed)
+        h = tl.minimum(first, h)
+    return h, token, failed
 
 
 @triton.jit(do_not_specialize=["verifier_rows", "width", "places", "slices"])
 def judge(finish_reason_ptr, draft_ptr, draft_len_ptr, best_ptr, slice_key_ptr, verdict_ptr, verifier_rows, width, places, slices,
-          temperature, SOURCE: tl.constexpr, UNIT: tl.constexpr):
+          temperature, SOURCE: tl.constexpr):
     """Program (sequence): h before the rows that it chooses are looked at.
 
     Reads the results of its verifier rows, 8 or 12 bytes a slice; writes verdict [N, 2] int32: h, and what follows.
     """
     i = tl.program_id(0).to(tl.int64)
     if tl.load(finish_reason_ptr + i) == RUNNING:
-        h, _, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr, best_ptr, slice_key_ptr, verifier_rows, width, places,
-                              slices, temperature, SOURCE, UNIT)
+        at = i * places * slices
+        h, _, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr + at, best_ptr, slice_key_ptr + at, verifier_rows, width,
+                              slices, temperature, SOURCE)
         tl.store(verdict_ptr + 2 * i, h)
         tl.store(verdict_ptr + 2 * i + 1, tl.where(failed != 0, FAILED, GOES_ON))
 
@@ -93,24 +101,23 @@ def _candidate(draft_ptr, k, h, token):
 
 
 @triton.jit
-def _commit(i, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, finish_reason_ptr, nfe_ptr, advances_ptr,
-            limit_ptr, prompt_length_ptr, stops_ptr, capacity, calls, stop_count, stop_length,
+def _commit(i, n, cache_len, nfe, limit, prompt_length, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr,
+            finish_reason_ptr, nfe_ptr, advances_ptr, stops_ptr, capacity, calls, stop_count, stop_length,
             CANDIDATES: tl.constexpr, STOPS: tl.constexpr):
     """Appends a = min(A, tokens left to the limit, first stop) tokens; returns whether the sequence goes on.
 
-    draft_ptr: the draft of this sequence.  A stop reaches back over earlier calls, but not into the prompt.
+    n ... prompt_length: the state before.  draft_ptr: the draft of this sequence.  A stop reaches back over earlier calls, but
+    not into the prompt.
     """
-    n = tl.load(length_ptr + i)
     tokens_ptr += i * capacity
     j = tl.arange(0, CANDIDATES)
-    room = tl.maximum(tl.minimum(tl.load(limit_ptr + i), capacity) - n, 0)
+    room = tl.maximum(tl.minimum(limit, capacity) - n, 0)
     most = tl.minimum(h + 1 - failed, room)
     advance = most
     stopped = advance < 0
     if STOPS > 0:
         s = tl.arange(0, STOPS)
         whole = (s < stop_count)[None, :] & (j < most)[:, None]  # the end of candidate j completes stop s, as far as looked
-        prompt_length = tl.load(prompt_length_ptr + i)
         for back in range(stop_length):
             wanted = tl.load(stops_ptr + s * stop_length + (stop_length - 1 - back), mask=s < stop_count, other=-1)
             at = n + j - back
@@ -125,8 +132,6 @@ def _commit(i, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_pt
     reason = tl.where(failed != 0, ERROR, RUNNING)
     reason = tl.where(advance == room, LENGTH, reason)
     reason = tl.where(stopped, STOP, reason)
-    nfe = tl.load(nfe_ptr + i)
-    cache_len = tl.load(cache_len_ptr + i)
     tl.debug_barrier()  # every thread has read what it needs of the state before any of it changes
     tl.store(tokens_ptr + n + j, appended, mask=j < advance)
     tl.store(advances_ptr + i * calls + nfe, advance, mask=nfe < calls)
@@ -172,8 +177,14 @@ def _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_
                      capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places, slices,
                      temperature, mask_token_id, next_verifier_rows, next_rows,
                      CUTS: tl.constexpr, NEXT_CUTS: tl.constexpr, SOURCE: tl.constexpr, VERIFIES: tl.constexpr,
-                     HAS_NEXT: tl.constexpr, UNIT: tl.constexpr, CANDIDATES: tl.constexpr, STOPS: tl.constexpr):
+                     HAS_NEXT: tl.constexpr, CANDIDATES: tl.constexpr, STOPS: tl.constexpr):
     count = tl.full([], 0, tl.int32)
+    best_ptr += i * places * slices
+    ids_ptr += i * places * slices
+    slice_key_ptr += i * places * slices
+    # Asked for together: what this program takes is the time that memory needs to answer, one question after the other.
+    n, cache_len, nfe = tl.load(length_ptr + i), tl.load(cache_len_ptr + i), tl.load(nfe_ptr + i)
+    limit, prompt_length = tl.load(limit_ptr + i), tl.load(prompt_length_ptr + i)
     if tl.load(finish_reason_ptr + i) == RUNNING:
         goes_on = count == 0
         if VERIFIES:
@@ -188,13 +199,13 @@ def _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_
                 token = packed_id(tl.where(packed_key(left) > -INF, left, whole))
             else:
                 h, token, failed = _match(i, draft_ptr, draft_len_ptr, best_ptr, ids_ptr, slice_key_ptr, verifier_rows, width,
-                                          places, slices, temperature, SOURCE, UNIT)
-            goes_on = _commit(i, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr + i * width,
-                              finish_reason_ptr, nfe_ptr, advances_ptr, limit_ptr, prompt_length_ptr, stops_ptr, capacity, calls,
+                                          slices, temperature, SOURCE)
+            goes_on = _commit(i, n, cache_len, nfe, limit, prompt_length, h, token, failed, tokens_ptr, length_ptr, cache_len_ptr,
+                              draft_ptr + i * width, finish_reason_ptr, nfe_ptr, advances_ptr, stops_ptr, capacity, calls,
                               stop_count, stop_length, CANDIDATES, STOPS)
             first, open_rows = retained_rows(h, verifier_rows, block_size, shift, CUTS)
         else:
-            tl.store(nfe_ptr + i, tl.load(nfe_ptr + i) + 1)
+            tl.store(nfe_ptr + i, nfe + 1)
             first = count + 1
             open_rows = count + width
         if len(CUTS) > 0:  # noqa: SIM102  (known when it is compiled)
@@ -204,8 +215,8 @@ def _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_
                 for start in range(0, count, STEP):
                     j = start + tl.arange(0, STEP)
                     exists = j < count
-                    place = i * places + tl.where(by_row != 0, first, verifier_rows) + j
-                    key, ids = _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE, UNIT, STEP)
+                    place = tl.where(by_row != 0, first, verifier_rows) + j
+                    key, ids = _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperature, SOURCE, STEP)
                     tl.store(draft_ptr + i * width + j, ids, mask=exists)
                     if SOURCE == REJECTION:  # a row without a finite maximum yields no draft from there on
                         known = tl.minimum(known, tl.min(tl.where(exists & (is_finite(key) == 0), j, count), 0))
@@ -236,7 +247,7 @@ def _store_log_q(i, j, split, logits_ptr, stride_n, stride_r, vocab_size, finish
         one = tl.arange(0, 1)
         place = i * places + tl.where(by_row != 0, first, verifier_rows) + j + one
         key, kept, log_sum = row_statistics(place, one == 0, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr,
-                                            slices, temperature, FILTERED, UNIT, 1)
+                                            slices, temperature, FILTERED, 1)
         ids, x = load_slice(logits_ptr, stride_n, stride_r, i, first + j, split, vocab_size, SLICE)
         log_q = log_weight(x, key_score(key), kept, log_sum, temperature, UNIT)
         tl.store(draft_log_q_ptr + (i * width + j) * vocab_size + ids, log_q, mask=ids < vocab_size)
@@ -253,7 +264,7 @@ def finish(tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_len_ptr, fini
            capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places, slices, temperature,
            mask_token_id, next_verifier_rows, next_rows,
            CUTS: tl.constexpr, NEXT_CUTS: tl.constexpr, SOURCE: tl.constexpr, VERIFIES: tl.constexpr, HAS_NEXT: tl.constexpr,
-           UNIT: tl.constexpr, CANDIDATES: tl.constexpr, STOPS: tl.constexpr):
+           CANDIDATES: tl.constexpr, STOPS: tl.constexpr):
     """Program (sequence).
 
     Reads the results of its rows, 8 bytes a slice (12 where they were drawn); writes the state, 4 (a + W + 6) bytes, and 12 bytes
@@ -264,7 +275,7 @@ def finish(tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_len_ptr, fini
                      slice_key_ptr, verdict_ptr, corrected_ptr, next_ids_ptr, next_positions_ptr, next_slots_ptr,
                      capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places, slices,
                      temperature, mask_token_id, next_verifier_rows, next_rows,
-                     CUTS, NEXT_CUTS, SOURCE, VERIFIES, HAS_NEXT, UNIT, CANDIDATES, STOPS)
+                     CUTS, NEXT_CUTS, SOURCE, VERIFIES, HAS_NEXT, CANDIDATES, STOPS)
 
 
 @triton.jit(do_not_specialize=_SMALL)
@@ -276,8 +287,8 @@ def store_and_finish(logits_ptr, stride_n, stride_r, vocab_size, draft_log_q_ptr
                      capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places, slices,
                      temperature, mask_token_id, next_verifier_rows, next_rows,
                      CUTS: tl.constexpr, NEXT_CUTS: tl.constexpr, SOURCE: tl.constexpr, VERIFIES: tl.constexpr,
-                     HAS_NEXT: tl.constexpr, UNIT: tl.constexpr, CANDIDATES: tl.constexpr, STOPS: tl.constexpr,
-                     FILTERED: tl.constexpr, SLICE: tl.constexpr):
+                     HAS_NEXT: tl.constexpr, CANDIDATES: tl.constexpr, STOPS: tl.constexpr,
+                     FILTERED: tl.constexpr, UNIT: tl.constexpr, SLICE: tl.constexpr):
     """Program (sequence, slice of the row of a draft token), and for each sequence a first one that is `finish`'s.
 
     The others read the rows that stay open, sizeof(logit) * V bytes each, and write 4 V bytes of log Q for each.
@@ -291,7 +302,7 @@ def store_and_finish(logits_ptr, stride_n, stride_r, vocab_size, draft_log_q_ptr
                          corrected_ptr, next_ids_ptr, next_positions_ptr, next_slots_ptr,
                          capacity, width, calls, stop_count, stop_length, verifier_rows, block_size, shift, by_row, places,
                          slices, temperature, mask_token_id, next_verifier_rows, next_rows,
-                         CUTS, NEXT_CUTS, SOURCE, VERIFIES, HAS_NEXT, UNIT, CANDIDATES, STOPS)
+                         CUTS, NEXT_CUTS, SOURCE, VERIFIES, HAS_NEXT, CANDIDATES, STOPS)
     else:
         _store_log_q(i, task // slices, task % slices, logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, verdict_ptr,
                      draft_log_q_ptr, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, width, verifier_rows,

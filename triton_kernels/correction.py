@@ -21,7 +21,7 @@ def _matches(i, drafts, logits_ptr, stride_n, stride_r, vocab_size, length_ptr, 
         row = start + tl.arange(0, ROWS)
         exists = row < drafts
         key, kept, log_sum = row_statistics(i * places + row, exists, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr,
-                                            slice_sum_ptr, slices, temperature, FILTERED, UNIT, ROWS)
+                                            slice_sum_ptr, slices, temperature, FILTERED, ROWS)
         d = tl.load(draft_ptr + i * width + row, mask=exists, other=-1)
         known = exists & (d >= 0) & (d < vocab_size)
         x = tl.load(logits_ptr + i * stride_n + row.to(tl.int64) * stride_r + d, mask=known, other=0.0).to(tl.float32)
@@ -60,7 +60,7 @@ def correct_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, 
                      FILTERED, UNIT, ROWS)
         one = tl.arange(0, 1)
         key, kept, log_sum = row_statistics(i * places + h + one, one == 0, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr,
-                                            slice_sum_ptr, slices, temperature, FILTERED, UNIT, 1)
+                                            slice_sum_ptr, slices, temperature, FILTERED, 1)
         finite = tl.sum(is_finite(key).to(tl.int32), 0)
         if split == 0:
             tl.store(verdict_ptr + 2 * i, h)

@@ -95,7 +95,7 @@ def sample_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
 
 @triton.jit
 def row_keys(key_ptr, place, exists, slices, ROWS: tl.constexpr):
-    """int32 [ROWS]: keys of the largest logits of rows at ``place`` int64 [ROWS], from those of their slices."""
+    """int32 [ROWS]: keys of the largest logits of rows at ``place`` [ROWS], from those of their slices."""
     part = tl.arange(0, PARTS)
     key = tl.full([ROWS, PARTS], -INF, tl.int32)
     for start in range(0, slices, PARTS):
@@ -105,9 +105,15 @@ def row_keys(key_ptr, place, exists, slices, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _below(slice_key, key, temperature):
+    """Scores of the largest logits of slices [ROWS, PARTS], relative to those of their rows [ROWS]."""
+    return (key_score(slice_key) - key_score(key)[:, None]) * (1.0 / temperature)
+
+
+@triton.jit
 def row_statistics(place, exists, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, slices, temperature,
-                   FILTERED: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr):
-    """Of rows at ``place`` int64 [ROWS]: the key of the maximum, the smallest score that is kept, and the log of the sum of
+                   FILTERED: tl.constexpr, ROWS: tl.constexpr):
+    """Of rows at ``place`` [ROWS]: the key of the maximum, the smallest score that is kept, and the log of the sum of
     exp(score), by which `log_weight` makes the processed distribution.  Whatever a row without a finite maximum has."""
     if FILTERED:
         key = tl.load(row_key_ptr + place, mask=exists, other=0)
@@ -123,7 +129,7 @@ def row_statistics(place, exists, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_
             at = (place * slices)[:, None] + (start + part)[None, :]
             slice_key = tl.load(slice_key_ptr + at, mask=inside, other=-INF)
             counts = inside & is_finite(slice_key)
-            share = exp_of_negative(scaled(key_score(slice_key), key_score(key)[:, None], temperature, UNIT))
+            share = exp_of_negative(_below(slice_key, key, temperature))
             sums += tl.where(counts, tl.load(slice_sum_ptr + at, mask=counts, other=0.0) * share, 0.0)
         total = tl.sum(sums, 1)
     return key, kept, log(tl.where(is_finite(key), total, 1.0))
@@ -137,8 +143,8 @@ def log_weight(x, maximum, kept, log_sum, temperature, UNIT: tl.constexpr):
 
 
 @triton.jit
-def drawn(slice_key_ptr, drawn_ptr, place, exists, slices, temperature, UNIT: tl.constexpr, ROWS: tl.constexpr):
-    """(key of the maximum, id drawn) of rows at ``place`` int64 [ROWS]; a row without a finite maximum has some id in range."""
+def drawn(slice_key_ptr, drawn_ptr, place, exists, slices, temperature, ROWS: tl.constexpr):
+    """(key of the maximum, id drawn) of rows at ``place`` [ROWS]; a row without a finite maximum has some id in range."""
     key = row_keys(slice_key_ptr, place, exists, slices, ROWS)
     part = tl.arange(0, PARTS)
     best = tl.full([ROWS, PARTS], NOTHING, tl.int64)
@@ -146,9 +152,7 @@ def drawn(slice_key_ptr, drawn_ptr, place, exists, slices, temperature, UNIT: tl
         inside = exists[:, None] & (start + part < slices)[None, :]
         at = (place * slices)[:, None] + (start + part)[None, :]
         found = tl.load(drawn_ptr + at, mask=inside, other=NOTHING)
-        slice_score = scaled(key_score(tl.load(slice_key_ptr + at, mask=inside, other=-INF)), key_score(key)[:, None],
-                             temperature, UNIT)
-        score = key_score(packed_key(found)) + slice_score
+        score = key_score(packed_key(found)) + _below(tl.load(slice_key_ptr + at, mask=inside, other=-INF), key, temperature)
         best = tl.maximum(best, tl.where(found == NOTHING, NOTHING, pack(order_key(score), packed_id(found))))
     result = tl.max(best, 1)
     return key, tl.where(is_finite(key) & (result != NOTHING), packed_id(result), 0)

@@ -61,7 +61,7 @@ class Work:
     """
 
     def __init__(self, op: str, call: Call, by_row: bool, logits: Tensor | None = None, temperature: float = 1.0) -> None:
-        self.op, self.call, self.by_row, self.temperature = op, call, by_row, temperature
+        self.op, self.call, self.by_row, self.temperature = op, call, by_row, float(temperature)
         self.n, self.width = call.length.shape[0], call.block_size - 1
         self.vocab = 1 if logits is None else logits.shape[2]
         self.tile = tiles.resolve_tile(self.vocab)
@@ -69,6 +69,8 @@ class Work:
         self.places = call.rows if by_row else call.verifier_rows + self.width
         self.unit = temperature == 1.0
         self.logits = () if logits is None else (logits, logits.stride(0), logits.stride(1), self.vocab)
+        if self.places * self.slices > _MOST_PROGRAMS:
+            raise ValueError(f"{op}: logits must have fewer rows of so many ids, got {call.rows} of {self.vocab}.")
         self.verdict = self.scratch(torch.int32, 2)
 
     def scratch(self, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -95,7 +97,7 @@ class Work:
         call = self.call
         commit.judge[self.programs(1)](
             call.finish_reason, call.draft, call.draft_len, best, slice_key, self.verdict, call.verifier_rows, self.width,
-            self.places, self.slices, self.temperature, SOURCE=source.value, UNIT=self.unit, num_warps=4)
+            self.places, self.slices, self.temperature, SOURCE=source.value, num_warps=4)
 
     def finish(self, source: Any, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> None:
         """Commits, retains and writes the next rows."""
@@ -107,7 +109,7 @@ class Work:
         commit.store_and_finish[self.programs(1 + self.width * self.slices)](
             *self.logits, draft_log_q, sample.row_key, sample.row_kept, sample.row_sum, sample.slice_sum,
             *self._finish_operands(sample.drawn, sample.drawn, sample.slice_key, corrected),
-            **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, SLICE=self.tile.ids, num_warps=self.tile.warps)
+            **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, UNIT=self.unit, SLICE=self.tile.ids, num_warps=self.tile.warps)
 
     def _finish_operands(self, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> tuple[Any, ...]:
         call = self.call
@@ -122,7 +124,7 @@ class Work:
     def _finish_constants(self, source: Any) -> dict[str, Any]:
         call, stop_count = self.call, self.call.stops.shape[0]
         return {"CUTS": tuple(call.cuts), "NEXT_CUTS": tuple(call.next_cuts), "SOURCE": source.value,
-                "VERIFIES": call.verifier_rows > 0, "HAS_NEXT": call.next_ids is not None, "UNIT": self.unit,
+                "VERIFIES": call.verifier_rows > 0, "HAS_NEXT": call.next_ids is not None,
                 "CANDIDATES": tiles.padded(call.verifier_rows, 1), "STOPS": tiles.padded(stop_count, 1) if stop_count else 0}
 
 
