@@ -56,13 +56,18 @@ def run(command: Sequence[str], *, limit: float, cwd: Path | None = None, enviro
         except OSError as error:
             return Ended(127, f"{command[0]}: {error.strerror}", 0.0)
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(limit, 0.1))
+            _wait(process, limit)
             status = process.poll()
         finally:
             _end(process)
         output.seek(0)
         return Ended(status, output.read().decode("utf-8", "replace"), time.monotonic() - begin)
+
+
+def _wait(process: subprocess.Popen, limit: float) -> None:
+    """Until the process ends, for at most ``limit`` seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(limit, 0.1))
 
 
 def _end(process: subprocess.Popen) -> None:

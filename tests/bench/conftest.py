@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,23 @@ import torch
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
+from device import processes  # noqa: E402
 from device.stages import SMALL, Bench  # noqa: E402
+
+
+def stopped_at(monkeypatch: pytest.MonkeyPatch, sign: Path) -> None:
+    """Lets the time of one command run out when it, or what it runs, has made this file: however busy the machine is."""
+    seen: list[bool] = []
+
+    def wait(process: subprocess.Popen, limit: float) -> None:
+        end = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < end:
+            if not seen and sign.exists() and sign.stat().st_size:
+                seen.append(True)
+                return
+            time.sleep(0.02)
+
+    monkeypatch.setattr(processes, "_wait", wait)
 
 
 @pytest.fixture

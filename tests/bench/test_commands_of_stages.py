@@ -13,7 +13,7 @@ from device import build, machine, sanitizer, tests
 from device.record import Results
 from device.stages import Bench
 
-from .conftest import BENCH
+from .conftest import BENCH, stopped_at
 
 MakeBench = Callable[..., Bench]
 
@@ -136,18 +136,18 @@ def test_counts_and_failures_of_each_backend(checkout: Path, bench: MakeBench) -
 
 @pytest.mark.usefixtures("suites")
 def test_a_hang_a_crash_and_a_broken_file(checkout: Path, bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
-    monkeypatch.setattr(tests, "ON_CPU", [tests.Suite(suite.name, suite.arguments, share)
-                                          for suite, share in zip(tests.ON_GPU, (0.5, 0.9, 0.9), strict=True)])
-    write(checkout, "kernels/test_a.py", """
-        import os, signal, time
+    sign = checkout / "hanging"
+    stopped_at(monkeypatch, sign)
+    write(checkout, "kernels/test_a.py", f"""
+        import os, pathlib, signal, time
         def test_cuda_first(): pass
-        def test_cuda_hangs(): time.sleep(600)
+        def test_cuda_hangs():
+            pathlib.Path({str(sign)!r}).write_text("here")
+            time.sleep(600)
         def test_triton(): os.kill(os.getpid(), signal.SIGSEGV)
     """)
     write(checkout, "cuda/test_b.py", "import no_such_module")
-    results = run_tests(checkout, bench, end=time.monotonic() + 30)
+    results = run_tests(checkout, bench)
     cuda, ours, triton = results.values["suites"]
     assert cuda["status"] is None and cuda["counts"] == {"passed": 1}
     assert cuda["unfinished"] == ["tests/kernels/test_a.py::test_cuda_hangs"]
