@@ -109,7 +109,8 @@ class Work:
         commit.store_and_finish[self.programs(1 + self.width * self.slices)](
             *self.logits, draft_log_q, sample.row_key, sample.row_kept, sample.row_sum, sample.slice_sum,
             *self._finish_operands(sample.drawn, sample.drawn, sample.slice_key, corrected),
-            **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, UNIT=self.unit, SLICE=self.tile.ids, num_warps=self.tile.warps)
+            **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, UNIT=self.unit, SLICE=self.tile.ids,
+            num_warps=self.tile.warps)
 
     def _finish_operands(self, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> tuple[Any, ...]:
         call = self.call
