@@ -79,3 +79,12 @@ def test_results_may_be_part_of_a_larger_tensor(backend: Backend) -> None:
     state = moved(case.state, backend.device)
     backend.ops["resolve_argmax"](wide.to(backend.device)[:, 5:13], ids.to(backend.device), *operands(case, state))
     check(case, moved(state, "cpu"))
+
+
+@pytest.mark.parametrize("with_next_rows", [False, True])
+def test_operator_contract(with_next_rows: bool) -> None:
+    call = BlockCall(3, 3, (0,))
+    case = random_case(1, vocab=11, call=call, n=2)
+    rows = (call, [torch.zeros(2, 6, dtype=torch.int32) for _ in range(3)]) if with_next_rows else None
+    torch.library.opcheck(torch.ops.packed_ss.resolve_argmax.default,
+                          (*argmax(case.logits), *operands(case, case.state, rows)))
