@@ -14,6 +14,8 @@ from .draws import argmax_rows, sample_rows
 from .filters import filter_rows
 
 _MOST_PROGRAMS = 2**31 - 1
+# Registers that a thread may have where the assembler, left to itself, would spill a few for the sake of more warps.
+_REGISTERS = 128
 _POINTERS = ("tokens", "length", "cache_len", "draft", "draft_len", "finish_reason", "nfe", "advances", "limit", "prompt_length",
              "stops")
 
@@ -97,12 +99,12 @@ class Work:
         call = self.call
         commit.judge[self.programs(1)](
             call.finish_reason, call.draft, call.draft_len, best, slice_key, self.verdict, call.verifier_rows, self.width,
-            self.places, self.slices, self.temperature, SOURCE=source.value, num_warps=4)
+            self.places, self.slices, self.temperature, SOURCE=source.value, num_warps=4, maxnreg=_REGISTERS)
 
     def finish(self, source: Any, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> None:
         """Commits, retains and writes the next rows."""
         commit.finish[self.programs(1)](*self._finish_operands(best, ids, slice_key, corrected), **self._finish_constants(source),
-                                        num_warps=4)
+                                        num_warps=4, maxnreg=_REGISTERS)
 
     def store_and_finish(self, sample: Sample, draft_log_q: Tensor, corrected: Tensor) -> None:
         """The same, and log Q of the draft."""
@@ -110,7 +112,7 @@ class Work:
             *self.logits, draft_log_q, sample.row_key, sample.row_kept, sample.row_sum, sample.slice_sum,
             *self._finish_operands(sample.drawn, sample.drawn, sample.slice_key, corrected),
             **self._finish_constants(commit.REJECTION), FILTERED=sample.filtered, UNIT=self.unit, SLICE=self.tile.ids,
-            num_warps=self.tile.warps)
+            num_warps=self.tile.warps, maxnreg=_REGISTERS)
 
     def _finish_operands(self, best: Tensor, ids: Tensor, slice_key: Tensor, corrected: Tensor) -> tuple[Any, ...]:
         call = self.call
@@ -170,7 +172,7 @@ class Sample:
             work.temperature, self.top_k, high, self.top_p - high, whole,
             CUTS=tuple(call.cuts), RETAINED=retained, TOP_K=self.top_k > 0, TOP_P=self.top_p < 1.0, UNIT=work.unit,
             ROOM=tile.room, GROUPS=tile.groups, WIDTH=tile.width, SIZE=tile.ids,
-            num_warps=tile.warps)
+            num_warps=tile.warps, maxnreg=_REGISTERS)
 
     def _slices(self, rows: int, retained: bool, draws: bool) -> None:
         work, call = self.work, self.work.call

@@ -94,10 +94,12 @@ class Launch:
     warps: int
     stages: int
     target: int
+    maxnreg: int | None = None
 
     def compiled(self) -> Compiled:
         """Its code; skips the running test where it cannot be compiled."""
-        return compile_kernel(self.kernel, self.arguments, self.target, warps=self.warps, stages=self.stages)
+        return compile_kernel(self.kernel, self.arguments, self.target, warps=self.warps, stages=self.stages,
+                              maxnreg=self.maxnreg)
 
 
 @contextlib.contextmanager
@@ -115,18 +117,19 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
     launches = []
 
     def run(self: Any, *arguments: Any, grid: tuple[int, ...], warmup: bool, num_warps: int = 4, num_stages: int = 3,
-            **named: Any) -> None:
+            maxnreg: int | None = None, **named: Any) -> None:
         given = dict(zip((parameter.name for parameter in self.params), arguments)) | named  # noqa: B905
         assert len(given) == len(self.params), f"arguments of {self.__name__}: {sorted(given)}"
         dtypes = {name: x.dtype if isinstance(x, Tensor) else x for name, x in given.items()}
-        launches.append(Launch(self, tuple(grid), dtypes, num_warps, num_stages, target))
+        launches.append(Launch(self, tuple(grid), dtypes, num_warps, num_stages, target, maxnreg))
 
     device = tiles.Device(target, multiprocessors)
     with mock.patch.object(JITFunction, "run", run), mock.patch.object(tiles, "device", return_value=device), FakeTensorMode():
         yield launches
 
 
-def compile_kernel(kernel: Any, arguments: Mapping[str, Any], target: int, *, warps: int, stages: int) -> Compiled:
+def compile_kernel(kernel: Any, arguments: Mapping[str, Any], target: int, *, warps: int, stages: int,
+                   maxnreg: int | None = None) -> Compiled:
     """The kernel, a function under ``triton.jit``, specialised for these arguments and compiled for sm_<target>.
 
     Skips the running test where that is not possible, with the reason.
@@ -145,7 +148,7 @@ def compile_kernel(kernel: Any, arguments: Mapping[str, Any], target: int, *, wa
             constants.append((place, value))
         if aligned:
             divisible.append(place)
-    return _compile(kernel, tuple(signature), tuple(constants), tuple(divisible), target, warps, stages)
+    return _compile(kernel, tuple(signature), tuple(constants), tuple(divisible), target, warps, stages, maxnreg)
 
 
 @functools.cache
@@ -181,13 +184,15 @@ def _specialised(parameter: Any, value: Any) -> tuple[str, bool]:
 
 
 @functools.cache
-def _compile(kernel: Any, signature: tuple, constants: tuple, divisible: tuple, target: int, warps: int, stages: int) -> Compiled:
+def _compile(kernel: Any, signature: tuple, constants: tuple, divisible: tuple, target: int, warps: int, stages: int,
+             maxnreg: int | None) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
 
     source = triton.compiler.ASTSource(kernel, dict(signature), {(place,): value for place, value in constants},
                                        {(place,): [["tt.divisibility", 16]] for place in divisible})
-    code = triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "num_stages": stages})
+    options = {"num_warps": warps, "num_stages": stages} | ({"maxnreg": maxnreg} if maxnreg else {})
+    code = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     registers, stack = _resources(code.asm["cubin"])
     return Compiled(kernel.__name__, target, registers, stack, code.metadata.shared, code.asm["ptx"])
 

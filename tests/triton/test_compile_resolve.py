@@ -26,7 +26,8 @@ CALLS = {
     "quadratic": BlockCall(16, 16, tuple(range(16))),
 }
 #: temperature, top_k and top_p.
-SETTINGS = {"plain": (1.0, 0, 1.0), "filtered": (0.7, 50, 0.9)}
+SETTINGS = {"plain": (1.0, 0, 1.0), "warm": (0.7, 0, 1.0), "filtered": (0.7, 50, 0.9), "top-k": (1.0, 50, 1.0),
+            "top-p": (1.0, 0, 0.9), "warm top-p": (0.7, 0, 0.9)}
 #: Launches of packed and of quadratic calls.
 LAUNCHES = {
     ("greedy", "plain"): (2, 4), ("coupled", "plain"): (2, 4), ("coupled", "filtered"): (3, 6), ("rejection", "plain"): (4, 4),
@@ -89,6 +90,15 @@ def test_every_call(mode: str, setting: str, call: str, target: int) -> None:
 def test_float32_logits(mode: str, setting: str, target: int) -> None:
     for launch in launches(target, mode, CALLS["packed"], setting, 131072, torch.float32, n=8):
         check(launch)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if name not in ("plain", "filtered")])
+@pytest.mark.parametrize("mode", ["coupled", "rejection"])
+def test_other_settings(mode: str, setting: str, target: int) -> None:
+    for dtype in (torch.bfloat16, torch.float32) if "top-p" in setting else (torch.bfloat16,):
+        for launch in launches(target, mode, CALLS["packed"], setting, 131072, dtype):
+            check(launch)
 
 
 @pytest.mark.parametrize("target", TARGETS)
