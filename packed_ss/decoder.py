@@ -92,8 +92,9 @@ class Decoder:
         """Continues each prompt by up to ``max_new_tokens`` tokens, exactly as the autoregressive model would.
 
         ``input_ids``: token ids, 1-D tensor or list, or several of them (lengths may differ).  ``temperature`` below 1e-5
-        is greedy; else ``verification`` is "rejection" (the default: equal to AR in law) or "coupled" (equal to AR at the
-        same seed).  ``top_k`` 0 and ``top_p`` 1 filter nothing.  ``seed``: one per prompt, or s for s + i.
+        is greedy; else ``verification`` is "rejection" (the default: equal to AR in law), "coupled" (equal to AR at the
+        same seed) or, to compare with, "match" (coupled's text; drafts stand where two independent draws agree).
+        ``top_k`` 0 and ``top_p`` 1 filter nothing.  ``seed``: one per prompt, or s for s + i.
         ``eos_token_id``: None for the checkpoint's, one id, several, or [] for none.  ``stop_sequences``: token id lists,
         matched in the output only.  ``streamer``: transformers' interface, one prompt only.
 
@@ -195,6 +196,8 @@ class Decoder:
             resolve(*outputs, *state.operands(), *shape)
         elif request.verification == "coupled":
             torch.ops.packed_ss.resolve_coupled(*outputs, *state.operands(), *shape, *sampling)
+        elif request.verification == "match":
+            torch.ops.packed_ss.resolve_match(*outputs, *state.operands(), *shape, *sampling)
         else:
             torch.ops.packed_ss.resolve_rejection(*outputs, *state.operands(), *shape, *sampling, state.draft_log_q)
 

@@ -92,7 +92,8 @@ def cases(device: torch.device) -> Iterator[Case]:
     packed, branched, first = BlockCall(_B, _B, (0,)), BlockCall(_B, _B, (0, 3)), BlockCall(1, _B, (0,), 1)
     linear = (BlockCall(_B, _B, ()), BlockCall(0, _B, (0,)))
     for mode, calls in (("greedy", (packed, branched, first, *linear)), ("argmax", (packed, branched)),
-                        ("coupled", (packed, branched)), ("rejection", (packed, branched, first, *linear))):
+                        ("coupled", (packed, branched)), ("match", (packed, branched)),
+                        ("rejection", (packed, branched, first, *linear))):
         for call in calls:
             yield _resolve(device, mode, call, (0, 1.0))
         if mode in ("coupled", "rejection"):
@@ -190,7 +191,7 @@ def _resolve(device: torch.device, mode: str, call: BlockCall, filters: tuple[in
     for i in range(3):  # half of the draft agrees with the verifier
         for r in range(min(call.verifier_rows - 1, int(start.draft_len[i])) // 2 + i):
             logits[i, min(r, call.rows - 1), start.draft[i, min(r, _B - 2)]] += 40
-    extra = (start.seed, 0.8, *filters) if mode in ("coupled", "rejection") else ()
+    extra = (start.seed, 0.8, *filters) if mode in ("coupled", "match", "rejection") else ()
 
     def after(kernel: Kernel) -> list[Tensor]:
         state = DecodeState(**{f.name: getattr(start, f.name).clone() for f in dataclasses.fields(start)})

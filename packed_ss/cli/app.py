@@ -17,7 +17,7 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
 TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass, in (0, 1].")]
 Seed = Annotated[int, typer.Option(help="Same seed, same text.")]
-Verification = Annotated[str, typer.Option(help="auto, greedy, rejection or coupled.")]
+Verification = Annotated[str, typer.Option(help="auto, greedy, rejection, coupled or match.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention, checks, head, native, pack, philox, resolve
+from . import attention, checks, checks_ordered, head, native, ordered, pack, pack_ordered, philox, resolve, rows
 from .schema import SCHEMAS
 
 _library = torch.library.Library("packed_ss", "DEF")
@@ -28,7 +28,15 @@ _TORCH_KERNELS = {
     "resolve_argmax": resolve.resolve_argmax,
     "resolve_greedy": resolve.resolve_greedy,
     "resolve_coupled": resolve.resolve_coupled,
+    "resolve_match": resolve.resolve_match,  # for comparisons of acceptance; it has no other kernel
     "resolve_rejection": resolve.resolve_rejection,
+    "argmax_rows": rows.argmax_rows,
+    "draw_rows": rows.draw_rows,
+    "verify_rows": rows.verify_rows,
+    "resolve_ordered": ordered.resolve_ordered,
+    "resolve_native": ordered.resolve_native,
+    "compact_cache": ordered.compact_cache,
+    "pack_ordered": pack_ordered.pack_ordered,
 }
 
 
@@ -47,10 +55,24 @@ def _fake_linear_argmax(x, weight):
     return x.new_empty(x.shape[:2], dtype=dtype), x.new_empty(x.shape[:2], dtype=torch.int32)
 
 
+def _fake_argmax_rows(logits, probability):
+    checks_ordered.check_argmax_rows(logits, probability)
+    n, rows = logits.shape[:2]
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits.new_empty((n, rows), dtype=torch.int32), logits.new_empty((n, rows if probability else 0), dtype=dtype)
+
+
+def _fake_verify_rows(*arguments):
+    checks_ordered.check_verify_rows(*arguments)
+    draft = arguments[-2]
+    return torch.empty_like(draft), torch.empty_like(draft)
+
+
 _FAKES = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q,
-          "linear_argmax": _fake_linear_argmax}
+          "linear_argmax": _fake_linear_argmax, "argmax_rows": _fake_argmax_rows, "verify_rows": _fake_verify_rows}
 # The others only write to their arguments.
-_FAKES |= {_name: getattr(checks, f"check_{_name}") for _name in _TORCH_KERNELS if _name not in _FAKES}
+_FAKES |= {_name: getattr(checks, f"check_{_name}", None) or getattr(checks_ordered, f"check_{_name}")
+           for _name in _TORCH_KERNELS if _name not in _FAKES}
 for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"packed_ss::{_name}", _FAKES[_name], lib=_library)

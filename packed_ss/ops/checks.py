@@ -20,7 +20,7 @@ _STATE = 21  # operands from `tokens` to `next_slots`
 
 def check_resolve_greedy(logits: Tensor, *state) -> None:
     """Refuses what `resolve_greedy` does not accept."""
-    _check_logits("resolve_greedy", logits)
+    check_logits("resolve_greedy", logits)
     _check_state("resolve_greedy", "logits", logits, *state)
 
 
@@ -28,27 +28,34 @@ def check_resolve_argmax(best: Tensor, ids: Tensor, *state) -> None:
     """Refuses what `resolve_argmax` does not accept."""
     op = "resolve_argmax"
     if best.dtype not in (torch.float32, torch.float64) or best.dim() != 2:
-        raise ValueError(f"{op}: best must be float32 or float64 [N, rows], {_got(best)}.")
-    _check_tensor(op, best.device, "ids", ids, torch.int32, best.shape, "[N, rows] as in best")
+        raise ValueError(f"{op}: best must be float32 or float64 [N, rows], {got(best)}.")
+    check_tensor(op, best.device, "ids", ids, torch.int32, best.shape, "[N, rows] as in best")
     _check_state(op, "best", best, *state)
 
 
 def check_resolve_coupled(logits: Tensor, *arguments) -> None:
     """Refuses what `resolve_coupled` does not accept."""
-    _check_logits("resolve_coupled", logits)
+    check_logits("resolve_coupled", logits)
     _check_state("resolve_coupled", "logits", logits, *arguments[:_STATE])
-    _check_sampling("resolve_coupled", logits, *arguments[_STATE:])
+    check_sampling("resolve_coupled", logits, *arguments[_STATE:])
+
+
+def check_resolve_match(logits: Tensor, *arguments) -> None:
+    """Refuses what `resolve_match` does not accept."""
+    check_logits("resolve_match", logits)
+    _check_state("resolve_match", "logits", logits, *arguments[:_STATE])
+    check_sampling("resolve_match", logits, *arguments[_STATE:])
 
 
 def check_resolve_rejection(logits: Tensor, *arguments) -> None:
     """Refuses what `resolve_rejection` does not accept."""
     op, (*sampling, draft_log_q) = "resolve_rejection", arguments[_STATE:]
-    _check_logits(op, logits)
+    check_logits(op, logits)
     width = _check_state(op, "logits", logits, *arguments[:_STATE])
-    _check_sampling(op, logits, *sampling)
+    check_sampling(op, logits, *sampling)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     shape = (logits.shape[0], width, logits.shape[2])
-    _check_tensor(op, logits.device, "draft_log_q", draft_log_q, dtype, shape, "[N, W, V]")
+    check_tensor(op, logits.device, "draft_log_q", draft_log_q, dtype, shape, "[N, W, V]")
 
 
 def check_pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
@@ -56,15 +63,15 @@ def check_pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: T
                      slots: Tensor) -> None:
     """Refuses what `pack_block` does not accept."""
     op, device = "pack_block", tokens.device
-    _check_matrix(op, device, "tokens", tokens, None, "[N, T]")
+    check_matrix(op, device, "tokens", tokens, None, "[N, T]")
     n = tokens.shape[0]
     rows = _check_shape(op, "", verifier_rows, block_size, cuts, 0)
-    _check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len)
-    _check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
-    _check_rows(op, device, "", (n, rows), mask_token_id, ids, positions, slots)
+    check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len)
+    check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
+    check_rows(op, device, "", (n, rows), mask_token_id, ids, positions, slots)
 
 
-def _check_logits(op: str, logits: Tensor) -> None:
+def check_logits(op: str, logits: Tensor) -> None:
     if logits.dtype not in _LOGITS:
         raise ValueError(f"{op}: logits must be float32, bfloat16, float16 or float64, got {_name(logits.dtype)}.")
     if logits.dim() != 3 or not 1 <= logits.shape[2] <= _INT32_MAX:
@@ -84,23 +91,23 @@ def _check_state(op: str, source: str, results: Tensor, tokens: Tensor, length: 
     if results.shape[1] != rows:
         raise ValueError(f"{op}: {source} must have verifier_rows + len(cuts) * block_size = {rows} rows, "
                          f"got {list(results.shape)}.")
-    _check_matrix(op, device, "tokens", tokens, n, f"[N, T] with N as in {source}")
-    _check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
-    _check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len, finish_reason=finish_reason, nfe=nfe,
+    check_matrix(op, device, "tokens", tokens, n, f"[N, T] with N as in {source}")
+    check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
+    check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len, finish_reason=finish_reason, nfe=nfe,
                    limit=limit, prompt_length=prompt_length)
-    _check_matrix(op, device, "advances", advances, n, f"[N, calls] with N as in {source}")
-    _check_matrix(op, device, "stops", stops, None, "[S, M] with M >= 1")
+    check_matrix(op, device, "advances", advances, n, f"[N, calls] with N as in {source}")
+    check_matrix(op, device, "stops", stops, None, "[S, M] with M >= 1")
     buffers = next_ids, next_positions, next_slots
     if any(buffer is not None for buffer in buffers):
         if not all(buffer is not None for buffer in buffers):
             raise ValueError(f"{op}: next_ids, next_positions and next_slots must be given together or not at all.")
         rows = _check_shape(op, "next_", next_verifier_rows, block_size, next_cuts, 0)
-        _check_rows(op, device, "next_", (n, rows), mask_token_id, *buffers)
+        check_rows(op, device, "next_", (n, rows), mask_token_id, *buffers)
     return block_size - 1
 
 
-def _check_sampling(op: str, logits: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float) -> None:
-    _check_tensor(op, logits.device, "seed", seed, torch.int64, (logits.shape[0],), "[N]")
+def check_sampling(op: str, logits: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float) -> None:
+    check_tensor(op, logits.device, "seed", seed, torch.int64, (logits.shape[0],), "[N]")
     if not 2.0**-150 < temperature < 2.0**128 - 2.0**103:  # between them, float32 rounds to neither 0 nor infinity
         raise ValueError(f"{op}: temperature must be a float32 number above 0 and finite, got {temperature}.")
     if top_k < 0:
@@ -124,37 +131,37 @@ def _check_shape(op: str, prefix: str, verifier_rows: int, block_size: int, cuts
     return verifier_rows + len(cuts) * block_size
 
 
-def _check_rows(op: str, device: torch.device, prefix: str, shape: tuple[int, int], mask_token_id: int, ids: Tensor,
+def check_rows(op: str, device: torch.device, prefix: str, shape: tuple[int, int], mask_token_id: int, ids: Tensor,
                 positions: Tensor, slots: Tensor) -> None:
     if not 0 <= mask_token_id <= _INT32_MAX:
         raise ValueError(f"{op}: mask_token_id must be in 0 ... 2^31 - 1, got {mask_token_id}.")
     for name, buffer in (("ids", ids), ("positions", positions), ("slots", slots)):
-        _check_tensor(op, device, prefix + name, buffer, torch.int32, shape, "[N, rows]")
+        check_tensor(op, device, prefix + name, buffer, torch.int32, shape, "[N, rows]")
 
 
-def _check_numbers(op: str, device: torch.device, n: int, **numbers: Tensor) -> None:
+def check_numbers(op: str, device: torch.device, n: int, **numbers: Tensor) -> None:
     """One int32 for each sequence."""
     for name, tensor in numbers.items():
-        _check_tensor(op, device, name, tensor, torch.int32, (n,), "[N]")
+        check_tensor(op, device, name, tensor, torch.int32, (n,), "[N]")
 
 
-def _check_tensor(op: str, device: torch.device, name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int],
+def check_tensor(op: str, device: torch.device, name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int],
                   meaning: str) -> None:
     if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(f"{op}: {name} must be contiguous {_name(dtype)} {meaning} = {list(shape)} on {device}, {_got(tensor)}.")
+        raise ValueError(f"{op}: {name} must be contiguous {_name(dtype)} {meaning} = {list(shape)} on {device}, {got(tensor)}.")
 
 
-def _check_matrix(op: str, device: torch.device, name: str, tensor: Tensor, rows: int | None, meaning: str) -> None:
+def check_matrix(op: str, device: torch.device, name: str, tensor: Tensor, rows: int | None, meaning: str) -> None:
     """The same of an int32 matrix with any number of columns but 0, and of rows where ``rows`` is None."""
     fits = tensor.dim() == 2 and rows in (None, tensor.shape[0]) and tensor.shape[1] >= 1
     if not fits or tensor.dtype != torch.int32 or not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(f"{op}: {name} must be contiguous int32 {meaning} on {device}, {_got(tensor)}.")
+        raise ValueError(f"{op}: {name} must be contiguous int32 {meaning} on {device}, {got(tensor)}.")
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _got(tensor: Tensor) -> str:
+def got(tensor: Tensor) -> str:
     gap = "" if tensor.is_contiguous() else "non-contiguous "
     return f"got {gap}{_name(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"

@@ -76,6 +76,21 @@ def _match_and_advance(call: _Call, best: Tensor, ids: Tensor) -> None:
 def resolve_coupled(logits: Tensor, *arguments) -> None:
     """Greedy on perturbed scores: target and draft are argmax(log p + G) and argmax(log q + G) with the same noise."""
     checks.check_resolve_coupled(logits, *arguments)
+    _draw_and_match(Stream.TARGET, logits, *arguments)
+
+
+def resolve_match(logits: Tensor, *arguments) -> None:
+    """`resolve_coupled` with a draft drawn by noise of its own: accepted where two independent draws agree.
+
+    The token is the target's own draw either way, so that texts are coupled's at the same seed; a draft is accepted with
+    probability sum p q instead of about sum min(p, q).
+    """
+    checks.check_resolve_match(logits, *arguments)
+    _draw_and_match(Stream.DRAFT, logits, *arguments)
+
+
+def _draw_and_match(draft_stream: Stream, logits: Tensor, *arguments) -> None:
+    """The target draws from stream TARGET and the next draft from ``draft_stream``; drafts equal to the draws stand."""
     call, (seed, temperature, top_k, top_p) = _Call(*arguments[:_CALL]), arguments[_CALL:]
     v, vocab = call.verifier_rows, logits.shape[-1]
     h, advance = None, None
@@ -89,7 +104,7 @@ def resolve_coupled(logits: Tensor, *arguments) -> None:
     if call.cuts:
         rows, count = retained_rows(call, h, advance)
         place = call.length.unsqueeze(1) + table_range(call.block_size - 1, call.length.device)
-        scores = process(_rows_of(logits, rows), temperature, top_k, top_p) + gumbel(seed, place, Stream.TARGET, vocab)
+        scores = process(_rows_of(logits, rows), temperature, top_k, top_p) + gumbel(seed, place, draft_stream, vocab)
         retain(call, scores.argmax(-1).int(), count)
     finish(call)
 
