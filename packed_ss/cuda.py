@@ -19,18 +19,17 @@ import torch
 
 from . import __version__, decoder
 from .capture import CudaRuntime, Graph, Reports
-from .decoder import GenerateOutput
+from .decoder import GenerateOutput, State
 from .device_loop import DeviceLoop
 from .device_loop import obstacle as device_loop_obstacle
-from .layouts.block import BlockCall
 from .models import glue, loading
 from .models.attention import SlotCache
 from .models.tokenizer import load_tokenizer
 from .models.transformer import Transformer
 from .ops import kernels
+from .ordered_steps import Order
 from .request import Request
 from .schedules import Branched
-from .state import DecodeState
 
 __all__ = ["Branched", "Decoder", "GenerateOutput", "__version__", "generate", "info", "is_available", "load_model",
            "load_tokenizer"]
@@ -81,12 +80,13 @@ def info() -> dict[str, Any]:
 
 
 def load_model(path_or_id: str | os.PathLike[str], *, device: str | torch.device | None = None,
-               dtype: torch.dtype | None = None, revision: str | None = None) -> Transformer:
+               dtype: torch.dtype | None = None, revision: str | None = None,
+               adapter: str | os.PathLike[str] | None = None) -> Transformer:
     """`packed_ss.load_model` onto a GPU.  Raises RuntimeError where there is none, ValueError for another device."""
     _need_gpu()
     if device is not None and torch.device(device).type != "cuda":
         raise ValueError(f"device is {str(device)!r}, but packed_ss.cuda loads onto a GPU; packed_ss.load_model takes any device")
-    return loading.load_model(path_or_id, device=device or "cuda", dtype=dtype, revision=revision)
+    return loading.load_model(path_or_id, device=device or "cuda", dtype=dtype, revision=revision, adapter=adapter)
 
 
 class Decoder(decoder.Decoder):
@@ -94,7 +94,8 @@ class Decoder(decoder.Decoder):
 
     ``loop``: "bursts" queues iterations ``burst`` at a time and reads the flags of the burst before; "device" runs a whole
     generation as one launch, where the driver can, and else falls back to bursts with a logged reason.  ``head``: "fused"
-    computes a greedy call's argmax with the head and never writes logits, "logits" writes them; one decoder keeps to one.
+    computes a greedy call's argmax with the head and never writes logits, "logits" writes them, as ordered models always do;
+    one decoder keeps to one.
 
     The first `generate` of a batch size, mode and sampling setting warms up and captures; later ones replay.
 
@@ -103,16 +104,20 @@ class Decoder(decoder.Decoder):
     """
 
     def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
-                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False, *, loop: str = "bursts",
-                 head: str = "fused", burst: int = 1) -> None:
+                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False, *, window: int | None = None,
+                 order: Order | None = None, loop: str = "bursts", head: str = "fused", burst: int = 1) -> None:
         for name, value, accepted in (("loop", loop, ("bursts", "device")), ("head", head, ("fused", "logits"))):
             if value not in accepted:
                 raise ValueError(f"{name} is {value!r}, but it must be one of {', '.join(accepted)}")
         if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
             raise ValueError(f"burst is {burst!r}, but it must be a whole number of at least 1")
+        if callable(order):
+            raise ValueError(f"order is {order!r}, but a captured iteration takes left_to_right or confidence; packed_ss.Decoder "
+                             "takes functions")
         self._runtime = self._open(model.head.weight.device, model.head.weight.dtype)
-        super().__init__(model, schedule, block_size, max_length, batch_size, two_call_start)
-        self._fused_head, self.burst = head == "fused", burst
+        super().__init__(model, schedule, block_size, max_length, batch_size, two_call_start, window=window, order=order)
+        # Ordered models exclude ids, and ask for probabilities: both need the logits.
+        self._fused_head, self.burst = head == "fused" and model.config.layout == "block", burst
         self.loop = self._possible(loop)
         self._sessions: OrderedDict[tuple, _Session] = OrderedDict()
 
@@ -121,11 +126,11 @@ class Decoder(decoder.Decoder):
         with self._runtime.active():
             return super().generate(*arguments, **options)
 
-    def _loop(self, state: DecodeState, request: Request, stream: decoder._Stream) -> None:
+    def _loop(self, state: State, request: Request, stream: decoder._Stream) -> None:
         """Queues iteration after iteration, looking only at reports of what was queued a burst earlier."""
-        if self.two_call_start and self.schedule.proposes:
-            self.step(state, request, BlockCall(0, self.block_size, (0,)), self.cache.capacity)
-        self._pack(state, self.schedule.cycle[0])
+        for call in self.steps.opening:
+            self.step(state, request, call, self.cache.capacity)
+        self.steps.pack(state, self.schedule.cycle[0], self.cache.capacity - 1)
         session = self._session(request)
         if session.whole is not None and stream.streamer is None:
             session.whole.launch()
@@ -141,7 +146,7 @@ class Decoder(decoder.Decoder):
             if seen.finished:
                 return
 
-    def _start(self, request: Request) -> DecodeState:
+    def _start(self, request: Request) -> State:
         state = self._session(request).state
         state.load(self._static_state(request, torch.device("cpu"), stores=False))
         return state
@@ -164,7 +169,7 @@ class Decoder(decoder.Decoder):
         graph = self._runtime.capture(lambda: self._iteration(state, request), keep=self.loop == "device")
         return _Session(state, graph, self._whole(graph, state) if self.loop == "device" else None)
 
-    def _whole(self, graph: Any, state: DecodeState) -> DeviceLoop | None:
+    def _whole(self, graph: Any, state: State) -> DeviceLoop | None:
         """The generation as one launch; None, with a logged reason, where CUDA refuses this iteration as the body of a loop."""
         try:
             return DeviceLoop(graph, state.finish_reason, state.advances.shape[1])
@@ -172,17 +177,17 @@ class Decoder(decoder.Decoder):
             _log.warning("loop='device' falls back to bursts: %s", error)
             return None
 
-    def _static_state(self, request: Request, device: torch.device, *, stores: bool) -> DecodeState:
+    def _static_state(self, request: Request, device: torch.device, *, stores: bool) -> State:
         """A state whose shapes depend on the request's kind alone."""
         count, longest = _stops_shape(request.stops)
         unused = [[_NEVER] * longest] * (count - len(request.stops))
         return self._new_state(request, device, stops=request.stops + unused, calls=2 * self.max_length + 3, stores=stores)
 
-    def _iteration(self, state: DecodeState, request: Request) -> None:
+    def _iteration(self, state: State, request: Request) -> None:
         """What is captured: each call of the schedule's cycle and its resolve, which writes the next call's rows."""
         cycle = self.schedule.cycle
         for call, following in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-            outputs = self._forward(self._buffers(state, call), self.cache.capacity, call.rows, request)
+            outputs = self._forward(self.steps.buffers(state, call), self.cache.capacity, call, request)
             self._resolve(outputs, state, request, call, following)
 
     def _slots(self, needed: int) -> int:
@@ -236,7 +241,7 @@ def generate(model: Transformer, input_ids: Any, max_new_tokens: int = 512, **op
 class _Session:
     """What one kind of request decodes with; the graph's kernels point into the state."""
 
-    state: DecodeState
+    state: State
     graph: Graph
     whole: DeviceLoop | None
 

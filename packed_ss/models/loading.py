@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from . import nemotron, setdlm
+from .adapter import load_adapter
 from .config import Fields, ModelConfig, read_object, shown
 from .tensors import Shapes, TensorMap
 from .transformer import Transformer
@@ -50,12 +51,16 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> Transformer:
     """Loads a checkpoint for inference: eval mode, no gradients, ``model.source`` the folder it came from.
 
     ``path_or_id`` is as `resolve_folder` takes it.  ``device`` None is CUDA where there is any, else the CPU; ``dtype``
     None is float32 on the CPU and the checkpoint's own on CUDA.  Names, shapes and dtypes are checked before any weight
     is read; weights are then read one tensor at a time, so that the peak is one copy of the model and one tensor.
+
+    ``adapter`` is a proposal-only LoRA in the PEFT format, which acts on the rows that draft and on no other, so that the
+    text stays the base model's: a folder inside the checkpoint's by name, such as "linear_spec_lora", or any local folder.
 
     Raises ValueError for anything that is missing, unreadable, contradictory or not supported.
     """
@@ -78,7 +83,21 @@ def load_model(
     _read(model, stored, tensors)
     _compare(model, stored, copies)
     model.source = folder
+    if adapter is not None:
+        model.adapter_source = adapter_folder(adapter, folder)
+        load_adapter(model, model.adapter_source, tensors)
     return model
+
+
+def adapter_folder(adapter: str | os.PathLike[str], checkpoint: Path) -> Path:
+    """The folder of an adapter: inside the checkpoint's, else a local one.  Raises ValueError where there is none."""
+    if not isinstance(adapter, (str, os.PathLike)) or not os.fspath(adapter):
+        raise ValueError(f"the adapter is {shown(adapter)}, but the name of a folder in the checkpoint, or a folder, is accepted")
+    for folder in (checkpoint / adapter, Path(adapter).expanduser()):
+        if folder.is_dir():
+            return folder
+    raise ValueError(f"there is no adapter {str(adapter)!r}: {checkpoint} has no folder of that name, and there is no such "
+                     f"local folder")
 
 
 def resolve_folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> Path:

@@ -33,6 +33,24 @@ class RMSNorm(nn.Module):
         return (x, self(x)) if update is None else add_rms_norm(x, update, self.weight, self.eps)
 
 
+class Projection(nn.Linear):
+    """x W^T of [N, R, in], and on the last ``proposal_rows`` rows also what an adapter adds (`adapter.LowRank`).
+
+    The product with W is one and the same for all rows, with an adapter and without.
+    """
+
+    def __init__(self, size_in: int, size_out: int) -> None:
+        super().__init__(size_in, size_out, bias=False)
+        self.register_module("adapter", None)
+
+    def forward(self, x: Tensor, proposal_rows: int = 0) -> Tensor:
+        y = super().forward(x)
+        if self.adapter is not None and proposal_rows:
+            first = x.shape[1] - proposal_rows
+            self.adapter(x[:, first:], y[:, first:])
+        return y
+
+
 class Block(nn.Module):
     """Grouped-query attention and SwiGLU, each behind an RMSNorm and added to the residual stream.
 
@@ -44,28 +62,31 @@ class Block(nn.Module):
         c = config
         self.layer, self.heads, self.kv_heads, self.head_dim = layer, c.num_heads, c.num_kv_heads, c.head_dim
         self.input_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.qkv = nn.Linear(c.hidden_size, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, bias=False)
+        self.qkv = Projection(c.hidden_size, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim)
         self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps) if c.qk_norm else None
-        self.out = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+        self.out = Projection(c.num_heads * c.head_dim, c.hidden_size)
         self.mlp_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.gate_up = nn.Linear(c.hidden_size, 2 * c.intermediate_size, bias=False)
-        self.down = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
+        self.gate_up = Projection(c.hidden_size, 2 * c.intermediate_size)
+        self.down = Projection(c.intermediate_size, c.hidden_size)
 
-    def forward(self, x: Tensor, update: Tensor | None, attend: Attend) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, update: Tensor | None, attend: Attend, proposal_rows: int = 0) -> tuple[Tensor, Tensor]:
         """The residual stream [N, R, H], in two terms whose sum is still due: x, and the last update (None: there is none)."""
         n, rows, _ = x.shape
         x, y = self.input_norm.after(x, update)
-        qkv = self.qkv(y).view(n, rows, -1, self.head_dim)
+        qkv = self.qkv(y, proposal_rows).view(n, rows, -1, self.head_dim)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        x, y = self.mlp_norm.after(x, self.out(attend(self.layer, q, k, v).reshape(n, rows, -1)))
-        return x, self.down(silu_mul(self.gate_up(y)))
+        x, y = self.mlp_norm.after(x, self.out(attend(self.layer, q, k, v).reshape(n, rows, -1), proposal_rows))
+        return x, self.down(silu_mul(self.gate_up(y, proposal_rows)), proposal_rows)
 
 
 class Transformer(nn.Module):
-    """Token ids to logits.  What a row attends to is the caller's: see `Attend`."""
+    """Token ids to logits.  What a row attends to is the caller's: see `Attend`.
+
+    The last ``proposal_rows`` rows of a call are those that draft: an adapter acts on them and on no other row.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -75,6 +96,7 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.source: Path | None = None  # the folder that the weights came from
+        self.adapter_source: Path | None = None  # the folder of the proposal-only adapter, where there is one
         self._apply(lambda t: t)
 
     def _apply(self, fn, recurse=True):
@@ -86,14 +108,14 @@ class Transformer(nn.Module):
         self.frequencies = inverse_frequencies(self.config.rope, self.config.head_dim).to(self.embed.weight.device, dtype)
         return self
 
-    def forward(self, ids: Tensor, attend: Attend, head_rows: int | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attend: Attend, head_rows: int | None = None, proposal_rows: int = 0) -> Tensor:
         """Logits [N, head_rows, V] of the last ``head_rows`` rows (None: all) of ``ids``, integer [N, R]."""
-        return self.head(self.hidden(ids, attend, head_rows))
+        return self.head(self.hidden(ids, attend, head_rows, proposal_rows))
 
-    def hidden(self, ids: Tensor, attend: Attend, head_rows: int | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, attend: Attend, head_rows: int | None = None, proposal_rows: int = 0) -> Tensor:
         """What the head is applied to, [N, head_rows, H]: `forward` without its last product."""
         x, update = self.embed(ids), None
         for block in self.blocks:
-            x, update = block(x, update, attend)
+            x, update = block(x, update, attend, proposal_rows)
         first = 0 if head_rows is None else ids.shape[1] - head_rows
         return self.norm.after(x[:, first:], update[:, first:])[1]

@@ -49,7 +49,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     """Every tensor of the checkpoint by name, from the headers of its files; ValueError where they are not whole."""
     for whole, index in ((WEIGHTS, INDEX), (SAVED, SAVED_INDEX)):
         if (folder / whole).exists():
-            return _header(folder / whole)
+            return stored_in(folder / whole)
         if (folder / index).exists():
             return _shards(folder / index, Path(whole).suffix)
     raise ValueError(f"{folder} holds neither {WEIGHTS} nor {INDEX}, and neither {SAVED} nor {SAVED_INDEX}")
@@ -71,7 +71,7 @@ def _shards(index: Path, ending: str) -> dict[str, Stored]:
     for file, names in shards.items():
         if not (folder / file).exists():
             raise ValueError(f"{index} lists the shard {file!r}, but {folder} does not hold it")
-        held = _header(folder / file)
+        held = stored_in(folder / file)
         if absent := sorted(names - held.keys()):
             raise ValueError(f"{index} lists {count_names(absent)} in {file!r}, but that shard does not hold them")
         strays += sorted(held.keys() - names)
@@ -87,7 +87,8 @@ def count_names(names: list[str], most: int = 3) -> str:
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({', '.join(names[:most])}{more})"
 
 
-def _header(path: Path) -> dict[str, Stored]:
+def stored_in(path: Path) -> dict[str, Stored]:
+    """Every tensor of one file by name, from its header."""
     with opened(path) as file:
         return {name: Stored(path, shape, dtype) for name, (shape, dtype) in file.header().items()}
 
