@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .state import DecodeState
+from .decoder import State
 
 #: Runs before a capture: kernels are compiled, libraries make their workspaces, and the second run finds all of it.
 WARM_UPS = 2
@@ -35,7 +35,7 @@ class Graph(Protocol):
 class Report:
     """finish_reason [N], length [N] and, where ``streams``, tokens [N, T] of a state, copied to pinned memory at one moment."""
 
-    def __init__(self, state: DecodeState, streams: bool, pinned: bool) -> None:
+    def __init__(self, state: State, streams: bool, pinned: bool) -> None:
         self._pairs = [(getattr(state, name), torch.empty_like(getattr(state, name), device="cpu", pin_memory=pinned))
                        for name in ("finish_reason", "length", *(("tokens",) if streams else ()))]
         self.finish_reason, self.length, *tokens = (copy for _, copy in self._pairs)
@@ -55,7 +55,7 @@ class Report:
 class Reports:
     """Three reports of one state, used in turn, so that two may be under way while one is read."""
 
-    def __init__(self, state: DecodeState, streams: bool, pinned: bool) -> None:
+    def __init__(self, state: State, streams: bool, pinned: bool) -> None:
         self._turn: Iterator[Report] = itertools.cycle([Report(state, streams, pinned) for _ in range(3)])
 
     def next(self) -> Report:
@@ -121,7 +121,7 @@ class CudaRuntime:
         self._pool = None
         torch.cuda.synchronize(self.device)
 
-    def reports(self, state: DecodeState, streams: bool) -> Reports:
+    def reports(self, state: State, streams: bool) -> Reports:
         """Buffers for `report`."""
         return Reports(state, streams, pinned=self.device.type == "cuda")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,17 +15,22 @@ import torch
 from torch import Tensor
 
 from . import ops  # noqa: F401 - defines torch.ops.packed_ss
-from .layouts.block import BlockCall, tables
+from .block_steps import BlockSteps
+from .layouts.block import BlockCall
+from .layouts.ordered import OrderedCall
 from .layouts.prefill import prefill_passes
 from .models.attention import CachedAttention, SlotCache
+from .models.config import ModelConfig
 from .models.transformer import Transformer
+from .ordered_state import OrderedProgress, OrderedState
+from .ordered_steps import Order, OrderedSteps
 from .request import Request, check_request, prompt_lists, whole_number
 from .rows import Rows
-from .schedules import Branched, block_schedule
+from .schedules import Branched
 from .state import FINISH_REASONS, DecodeState, Progress
 
-#: For a resolve that leaves the next call's rows to `pack_block`: no MASK id, no shape, no buffers.
-_NO_ROWS = (0, 0, (), None, None, None)
+Call = BlockCall | OrderedCall
+State = DecodeState | OrderedState
 
 
 class Streamer(Protocol):
@@ -55,34 +60,39 @@ class GenerateOutput:
 
 
 class Decoder:
-    """Lossless decoding of a block-layout model (Nemotron-Labs-Diffusion and its like).
+    """Lossless decoding of a model that both verifies and drafts.
 
-    ``schedule``: "autoregressive", "linear", "packed", "quadratic" or a `packed_ss.Branched`.  ``block_size``: B, rows of a
-    proposal region, W = B - 1 drafts; default the checkpoint's.  ``max_length``: tokens of prompt and output together.
-    ``batch_size``: the most prompts of one `generate`.  ``two_call_start``: prompt and first proposal in two calls, as in
-    the paper's temperature-1 runs, instead of one.  Raises ValueError for values outside the accepted ranges.
+    ``schedule``: "autoregressive", "linear", "packed", "quadratic" or a `packed_ss.Branched`.  ``max_length``: tokens of prompt
+    and output together.  ``batch_size``: the most prompts of one `generate`.
+
+    Block-layout models (Nemotron-Labs-Diffusion and its like): ``block_size`` is B, rows of a proposal region, W = B - 1 drafts,
+    by default the checkpoint's.  ``two_call_start``: prompt and first proposal in two calls, as in the paper's temperature-1
+    runs, instead of one.
+
+    Ordered models (SetDLM): ``window`` is W, the positions from the leftmost open one on that a call looks at.  ``order`` in
+    which they are verified: "left_to_right", or, at temperature 0, "confidence" (App. E.6) or a function from a window (a tuple
+    of ascending output positions, from 1) to a permutation of it.  ``schedule`` also "native", SetDLM's own decoder, which is
+    no lossless one.
+
+    Raises ValueError for values outside the accepted ranges and for an argument of the other layout; warns of a window beyond
+    the checkpoint's horizon.
     """
 
     #: Whether greedy calls take the head and its argmax in one operator instead of going by logits.
     _fused_head = False
 
     def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
-                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False) -> None:
-        if model.config.layout != "block":
-            raise ValueError("the model is an ordered one, such as SetDLM, but this decoder is for models of the block layout")
-        b = model.config.block_size if block_size is None else block_size
-        if b is None:
-            raise ValueError("block_size is not given and the checkpoint names none")
-        for name, value, least in (("block_size", b, 2), ("max_length", max_length, 1), ("batch_size", batch_size, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}, but it must be a whole number of at least {least}")
-        self.model, self.block_size, self.max_length, self.batch_size = model, b, max_length, batch_size
-        self.schedule = block_schedule(schedule, b)
-        self.two_call_start = two_call_start
+                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False, *, window: int | None = None,
+                 order: Order | None = None) -> None:
+        for name, value in (("max_length", max_length), ("batch_size", batch_size)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}, but it must be a whole number of at least 1")
+        self.steps = _steps(model.config, schedule, block_size, two_call_start, window, order)
+        self.model, self.max_length, self.batch_size = model, max_length, batch_size
+        self.schedule = self.steps.schedule
         self.device, self.dtype = model.head.weight.device, model.head.weight.dtype
-        # A call's rows may lie past max_length by a region; one more slot is the spare.
-        widest = max(max(call.rows for call in self.schedule.cycle), 1 + b)
-        self.cache = self._new_cache(max_length + widest + 1)
+        # A call's rows may lie past max_length; one more slot is the spare.
+        self.cache = self._new_cache(max_length + self.steps.most_rows + 1)
 
     @torch.no_grad()
     def generate(self, input_ids: Any, max_new_tokens: int = 512, temperature: float = 0.0, top_k: int = 0,
@@ -104,6 +114,7 @@ class Decoder:
             self.model.config, batch_size=self.batch_size, max_length=self.max_length, input_ids=input_ids,
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
             verification=verification, eos_token_id=eos_token_id, stop_sequences=stop_sequences)
+        self.steps.check(request)
         if streamer is not None and len(request.prompts) > 1:
             raise ValueError(f"a streamer was given with {len(request.prompts)} prompts, but it takes one")
         self._synchronize()
@@ -118,129 +129,99 @@ class Decoder:
         self._synchronize()
         return _output(state, request, time.perf_counter() - begin)
 
-    def step(self, state: DecodeState, request: Request, call: BlockCall, slots: int) -> None:
+    def step(self, state: State, request: Request, call: Call, slots: int) -> None:
         """One model call: pack, model, resolve.
 
         Reads nothing back from the device: ``call`` fixes the shape and ``slots`` bounds the cache that rows may see or
         write.  On a CPU the loop passes what is live, on a GPU always the same.
         """
-        rows = self._pack(state, call)
-        self._resolve(self._forward(rows, slots, call.rows, request), state, request, call)
+        rows = self.steps.pack(state, call, slots - 1)
+        self._resolve(self._forward(rows, slots, call, request), state, request, call)
 
-    def _pack(self, state: DecodeState, call: BlockCall) -> Rows:
-        """The rows of a call, written from the state."""
-        rows = self._buffers(state, call)
-        torch.ops.packed_ss.pack_block(
-            state.tokens, state.length, state.cache_len, state.draft, state.draft_len, self.model.config.mask_token_id,
-            call.verifier_rows, call.block_size, call.cuts, rows.ids, rows.positions, rows.slots)
-        return rows
-
-    def _loop(self, state: DecodeState, request: Request, stream: _Stream) -> None:
+    def _loop(self, state: State, request: Request, stream: _Stream) -> None:
         """Makes call after call until every sequence has finished."""
-        for call in self._calls():
+        for call in itertools.chain(self.steps.opening, itertools.cycle(self.schedule.cycle)):
             progress = state.progress()
             if all(progress.finish_reason):
                 return
+            self.steps.order(state, call)
             call = self._live(progress, request, call)
             self.step(state, request, call, self._slots(max(progress.cache_len) + call.rows + 1))
             stream.advance(state)
+
+    def _live(self, progress: Progress | OrderedProgress, request: Request, call: Call) -> Call:
+        """The call without the rows that nobody needs now."""
+        return self.steps.live(progress, request, call)
 
     def _slots(self, needed: int) -> int:
         """How many cache slots a call is shown, of which ``needed`` are in use: no more than those."""
         return needed
 
-    def _calls(self) -> Iterator[BlockCall]:
-        """The calls after the first one: with ``two_call_start`` one that only proposes, then the schedule's cycle."""
-        if self.two_call_start and self.schedule.proposes:
-            yield BlockCall(0, self.block_size, (0,))
-        yield from itertools.cycle(self.schedule.cycle)
-
-    def _live(self, progress: Progress, request: Request, call: BlockCall) -> BlockCall:
-        """The call without verifier rows that hold no draft, or none that the limit leaves room for.
-
-        Rejection tests the draft of the limit's own position too: its token must not depend on the batch's other rows.
-        """
-        spared = 0 if request.verification == "rejection" else 1
-        useful = [0 if finished else min(drafts, limit - length - spared)
-                  for finished, length, _, drafts, limit in zip(*progress, strict=True)]
-        v = min(call.verifier_rows, max(useful) + 1)
-        return BlockCall(v, call.block_size, tuple(cut for cut in call.cuts if cut < max(v, 1)))
-
-    def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[Tensor, ...]:
-        """What resolve takes of the last rows: their logits [N, head_rows, V], or their argmax only (`_fused_head`)."""
+    def _forward(self, rows: Rows, slots: int, call: Call, request: Request) -> tuple[Tensor, ...]:
+        """What resolve takes of the call's last rows: their logits [N, head_rows, V], or their argmax only (`_fused_head`)."""
         model = self.model
         layers = self.cache.layers(rows.ids.shape[0], slots)
         attend = CachedAttention(rows, layers, model.config, model.frequencies)
         if self._fused_head and request.verification == "greedy":
-            return torch.ops.packed_ss.linear_argmax(model.hidden(rows.ids, attend, head_rows), model.head.weight)
-        return (model(rows.ids, attend, head_rows),)
+            return torch.ops.packed_ss.linear_argmax(model.hidden(rows.ids, attend, call.head_rows), model.head.weight)
+        return (model(rows.ids, attend, call.head_rows),)
 
-    def _first_call(self, state: DecodeState, request: Request) -> None:
-        """Prompt and first proposal block in one counted call; or, with ``two_call_start``, the prompt alone."""
-        b = self.block_size
-        masks = b if self.schedule.proposes and not self.two_call_start else 0
+    def _first_call(self, state: State, request: Request) -> None:
+        """The prompt, with the first proposal block where the steps have one, in one counted call."""
+        masks, first = self.steps.masks, self.steps.first
         longest = max(len(prompt) for prompt in request.prompts)
         slots = self._slots(longest + masks + 1)
-        for rows, head_rows in prefill_passes(request.prompts, masks, self.model.config.mask_token_id, slots - 1, self.device):
-            outputs = self._forward(rows, slots, head_rows, request)
-        state.cache_len.copy_(state.length - 1)
-        self._resolve(outputs, state, request, BlockCall(1, b, (0,) if masks else (), shift=1 if masks else 0))
+        for rows, is_last in prefill_passes(request.prompts, masks, self.model.config.mask_token_id, slots - 1, self.device):
+            outputs = self._forward(rows, slots, first if is_last else self.steps.prompt_only, request)
+        self.steps.prefilled(state)
+        self._resolve(outputs, state, request, first)
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
-                 following: BlockCall | None = None) -> None:
+    def _resolve(self, outputs: tuple[Tensor, ...], state: State, request: Request, call: Call,
+                 following: Call | None = None) -> None:
         """Advances the state by a call's outputs, and writes the rows of the ``following`` call where its shape is known."""
-        shape = (call.verifier_rows, call.block_size, call.cuts, call.shift, *self._next_rows(state, following))
-        sampling = (state.seed, request.temperature, request.top_k, request.top_p)
-        if request.verification == "greedy":
-            resolve = torch.ops.packed_ss.resolve_greedy if len(outputs) == 1 else torch.ops.packed_ss.resolve_argmax
-            resolve(*outputs, *state.operands(), *shape)
-        elif request.verification == "coupled":
-            torch.ops.packed_ss.resolve_coupled(*outputs, *state.operands(), *shape, *sampling)
-        elif request.verification == "match":
-            torch.ops.packed_ss.resolve_match(*outputs, *state.operands(), *shape, *sampling)
-        else:
-            torch.ops.packed_ss.resolve_rejection(*outputs, *state.operands(), *shape, *sampling, state.draft_log_q)
+        self.steps.resolve(outputs, state, request, call, following, self.cache)
 
-    def _next_rows(self, state: DecodeState, call: BlockCall | None) -> tuple:
-        """MASK id, shape and buffers of the rows that a resolve is to write; nothing for those that `pack_block` writes."""
-        if call is None:
-            return _NO_ROWS
-        rows = self._buffers(state, call)
-        return self.model.config.mask_token_id, call.verifier_rows, call.cuts, rows.ids, rows.positions, rows.slots
-
-    def _start(self, request: Request) -> DecodeState:
+    def _start(self, request: Request) -> State:
         return self._new_state(request, self.device, stops=request.stops)
 
     def _new_state(self, request: Request, device: torch.device, *, stops: list[list[int]], calls: int | None = None,
-                   stores: bool = True) -> DecodeState:
+                   stores: bool = True) -> State:
         """The state before the first call; ``stores``: with room for log Q where the mode needs it."""
         stored = (self.model.config.vocab_size, torch.promote_types(self.dtype, torch.float32))
-        return DecodeState.start(
-            request.prompts, max_new_tokens=request.max_new_tokens, block_size=self.block_size, capacity=self.max_length,
-            stops=stops, seeds=request.seeds, device=device, calls=calls,
-            log_q=stored if stores and request.verification == "rejection" else None)
+        return self.steps.new_state(request, device, capacity=self.max_length, stops=stops, calls=calls,
+                                    log_q=stored if stores and request.verification == "rejection" else None)
 
     def _new_cache(self, capacity: int) -> SlotCache:
         return SlotCache(self.model.config, self.batch_size, capacity, self.dtype, self.device)
-
-    def _buffers(self, state: DecodeState, call: BlockCall) -> Rows:
-        """The input buffers of a call's shape, kept with the state; their cache_len is the state's."""
-        if call not in state.rows:
-            mask = tables(call.verifier_rows, call.block_size, call.cuts, self.device).tail_mask
-            state.rows[call] = Rows.empty(state.length.shape[0], call.rows, state.cache_len, mask)
-        return state.rows[call]
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
+def _steps(config: ModelConfig, schedule: str | Branched, block_size: int | None, two_call_start: bool, window: int | None,
+           order: Order | None) -> BlockSteps | OrderedSteps:
+    """The steps of the model's layout.  Raises ValueError for an argument of the other one."""
+    kinds = {"block": "of the block layout, such as Nemotron-Labs-Diffusion", "ordered": "an ordered one, such as SetDLM"}
+    given = {"block": {"window": window, "order": order}, "ordered": {"block_size": block_size,
+                                                                    "two_call_start": two_call_start or None}}
+    for name, value in given[config.layout].items():
+        if value is not None:
+            instead = "block_size" if config.layout == "block" else "window and order"
+            raise ValueError(f"{name} is {value!r}, but the model is {kinds[config.layout]}, which takes {instead}")
+    if config.layout == "block":
+        return BlockSteps(config, schedule, block_size, two_call_start)
+    return OrderedSteps(config, schedule, window, "left_to_right" if order is None else order)
+
+
 def generate(model: Transformer, input_ids: Any, max_new_tokens: int = 512, *, schedule: str | Branched = "packed",
-             block_size: int | None = None, decoder: type[Decoder] = Decoder, **options: Any) -> GenerateOutput:
+             block_size: int | None = None, window: int | None = None, order: Order | None = None,
+             decoder: type[Decoder] = Decoder, **options: Any) -> GenerateOutput:
     """One `Decoder.generate`, by a ``decoder`` made for it and just large enough; ``options`` are that method's."""
     prompts = prompt_lists(input_ids, model.config.vocab_size)
     new = whole_number("max_new_tokens", max_new_tokens, least=0)
-    made = decoder(model, schedule, block_size, max_length=max(map(len, prompts)) + new, batch_size=len(prompts))
+    made = decoder(model, schedule, block_size, max_length=max(map(len, prompts)) + new, batch_size=len(prompts), window=window,
+                   order=order)
     return made.generate(prompts, new, **options)
 
 
@@ -252,7 +233,7 @@ class _Stream:
         if streamer is not None:
             streamer.put(torch.tensor(prompt))
 
-    def advance(self, state: DecodeState) -> None:
+    def advance(self, state: State) -> None:
         if self.streamer is None:
             return
         length = int(state.length[0])
@@ -265,7 +246,7 @@ class _Stream:
             self.streamer.end()
 
 
-def _output(state: DecodeState, request: Request, seconds: float) -> GenerateOutput:
+def _output(state: State, request: Request, seconds: float) -> GenerateOutput:
     lengths, nfe = state.length.tolist(), state.nfe.tolist()
     tokens, advances = state.tokens.cpu().long(), state.advances.tolist()
     reasons = [FINISH_REASONS[code] for code in state.finish_reason.tolist()]

@@ -12,6 +12,19 @@ packed          1     B                             {0}
 quadratic       1     B                             {0 ... B-1}
 branched        1     B                             any set with 0
 =============== ===== ============================= ==================
+
+For ordered models, whose calls are over a window of u <= W open positions (p tokens wait for their rows):
+
+=============== ===== ============================= ==================
+schedule        calls rows                          cuts
+=============== ===== ============================= ==================
+autoregressive  1     p + 1                         none
+linear          2     p + u, then 2u                {0}, then none
+packed          1     p + 3u                        {0}
+quadratic       1     p + 2u + u^2                  {0 ... u-1}
+branched        1     p + (2 + K)u                  any set with 0
+native          1     p + u                         {0}
+=============== ===== ============================= ==================
 """
 
 from __future__ import annotations
@@ -20,6 +33,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .layouts.block import BlockCall
+from .layouts.ordered import OrderedCall
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,7 @@ class Schedule:
     """A named cycle of calls, to be repeated after the first call until every sequence has finished."""
 
     name: str
-    cycle: tuple[BlockCall, ...]
+    cycle: tuple[BlockCall, ...] | tuple[OrderedCall, ...]
 
     @property
     def proposes(self) -> bool:
@@ -55,6 +69,7 @@ class Schedule:
 
 
 NAMES = ("autoregressive", "linear", "packed", "quadratic")
+ORDERED_NAMES = (*NAMES, "native")
 
 
 def block_schedule(schedule: str | Branched, block_size: int) -> Schedule:
@@ -76,3 +91,26 @@ def block_schedule(schedule: str | Branched, block_size: int) -> Schedule:
     if schedule == "quadratic":
         return Schedule(schedule, (BlockCall(b, b, tuple(range(b))),))
     raise ValueError(f"schedule is {schedule!r}, but it must be one of {', '.join(NAMES)} or a packed_ss.Branched")
+
+
+def ordered_schedule(schedule: str | Branched, window: int) -> Schedule:
+    """The schedule for an ordered model with a window of W positions.
+
+    Raises ValueError for an unknown name and for a cut of W or more.
+    """
+    w = window
+    if isinstance(schedule, Branched):
+        if schedule.cuts[-1] >= w:
+            raise ValueError(f"cut {schedule.cuts[-1]} was given, but cuts must be below the window {w}")
+        return Schedule("branched", (OrderedCall(1, w, True, True, schedule.cuts),))
+    if schedule == "autoregressive":
+        return Schedule(schedule, (OrderedCall(1, 1, False, True, ()),))
+    if schedule == "linear":
+        return Schedule(schedule, (OrderedCall(1, w, False, False, (0,)), OrderedCall(0, w, True, True, ())))
+    if schedule == "packed":
+        return Schedule(schedule, (OrderedCall(1, w, True, True, (0,)),))
+    if schedule == "quadratic":
+        return Schedule(schedule, (OrderedCall(1, w, True, True, tuple(range(w))),))
+    if schedule == "native":
+        return Schedule(schedule, (OrderedCall(w, w, False, False, (0,)),))
+    raise ValueError(f"schedule is {schedule!r}, but it must be one of {', '.join(ORDERED_NAMES)} or a packed_ss.Branched")

@@ -85,13 +85,13 @@ class Iteration:
         """The state and the rows after the first call."""
         for name, value in self._saved.items():
             getattr(self.state, name).copy_(value)
-        self.decoder._pack(self.state, self.decoder.schedule.cycle[0])
+        self.decoder.steps.pack(self.state, self.decoder.schedule.cycle[0], self.decoder.cache.capacity - 1)
 
     def calls(self) -> None:
         """The model calls of the iteration, and nothing else of it."""
         for call in self.decoder.schedule.cycle:
-            rows = self.decoder._buffers(self.state, call)
-            self.decoder._forward(rows, self.decoder.cache.capacity, call.rows, self.request)
+            rows = self.decoder.steps.buffers(self.state, call)
+            self.decoder._forward(rows, self.decoder.cache.capacity, call, self.request)
 
     def samplers(self) -> dict[str, Sampler]:
         """The whole iteration and its calls alone, the former as the decoder has captured it."""

@@ -39,6 +39,16 @@ class BlockCall:
         """R, the rows of the call for one sequence."""
         return self.verifier_rows + len(self.cuts) * self.block_size
 
+    @property
+    def head_rows(self) -> int:
+        """The last rows, whose logits are wanted: all of them."""
+        return self.rows
+
+    @property
+    def proposal_rows(self) -> int:
+        """The last rows, which draft."""
+        return len(self.cuts) * self.block_size
+
     def visibility(self) -> np.ndarray:
         """Who sees whom among the call's rows: bool [R, R], True where the row sees the column."""
         v, b = self.verifier_rows, self.block_size

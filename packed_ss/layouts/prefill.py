@@ -15,8 +15,8 @@ CHUNK = 1024
 
 
 def prefill_passes(prompts: Sequence[Sequence[int]], masks: int, mask_token_id: int, spare_slot: int,
-                   device: torch.device) -> Iterator[tuple[Rows, int]]:
-    """Rows of the passes that make up the first call, each with the number of its last rows whose logits are wanted.
+                   device: torch.device) -> Iterator[tuple[Rows, bool]]:
+    """Rows of the passes that make up the first call, each with whether it is the last one, whose logits are wanted.
 
     The last pass ends in the last prompt token, the only verifier row, and ``masks`` MASK rows at the positions after the
     prompt, which see all of it.  Prompts of different lengths are padded on the left; a pad row has position 0, writes to
@@ -28,8 +28,7 @@ def prefill_passes(prompts: Sequence[Sequence[int]], masks: int, mask_token_id: 
     begin = 0
     for end in bounds:
         last = end == columns
-        yield _pass(prompts, lengths, begin, end, masks if last else None, mask_token_id, spare_slot, device), \
-            1 + masks if last else 0
+        yield _pass(prompts, lengths, begin, end, masks if last else None, mask_token_id, spare_slot, device), last
         begin = end
 
 

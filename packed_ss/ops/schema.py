@@ -52,7 +52,7 @@ SCHEMAS = (
     "bool verifies, int[] cuts, bool by_confidence) -> ()",
     f"resolve_native(Tensor ids, Tensor probability, {_ORDERED}, int window, float threshold) -> ()",
     "compact_cache(Tensor(a!) keys, Tensor(b!) values, Tensor cache_len, Tensor source, Tensor moved) -> ()",
-    "pack_ordered(Tensor tokens, Tensor cache_len, Tensor order, Tensor draft, Tensor waiting, int mask_token_id, int spare_slot, "
-    "int waiting_rows, int window, bool drafts, bool verifies, int[] cuts, Tensor(a!) ids, Tensor(b!) positions, "
+    "pack_ordered(Tensor tokens, Tensor cache_len, Tensor order, Tensor draft, Tensor waiting, int mask_token_id, "
+    "int spare_slot, int waiting_rows, int window, bool drafts, bool verifies, int[] cuts, Tensor(a!) ids, Tensor(b!) positions, "
     "Tensor(c!) slots, Tensor(d!) tail_mask, Tensor(e!) consulted) -> ()",
 )

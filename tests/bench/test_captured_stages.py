@@ -122,7 +122,7 @@ def test_an_iteration_is_measured_from_one_state(watch: Watch, bench: MakeBench)
                 assert int(iteration.state.length[0]) >= n + iterations.REPLAYS
             samplers["calls"]()
             assert (int(iteration.state.nfe[0]), int(iteration.state.length[0])) == (nfe, n)
-            rows = decoder._buffers(iteration.state, decoder.schedule.cycle[0])
+            rows = decoder.steps.buffers(iteration.state, decoder.schedule.cycle[0])
             assert int(rows.positions[0, 0]) == int(rows.slots[0, 0]) == n - 1  # those of the first call after the prompt's
         resolves_seen = [str(call[0]) for graph in watch.graphs[-1:] for call in graph.calls if "resolve" in str(call[0])]
         assert not resolves_seen and isinstance(watch.graphs[-1], FakeGraph)  # the calls alone

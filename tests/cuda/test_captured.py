@@ -14,6 +14,7 @@ from packed_ss import cuda as packed_ss_cuda
 from packed_ss.capture import CaptureFailed
 from packed_ss.layouts.block import BlockCall
 from packed_ss.request import Request
+from packed_ss.rows import Rows
 from packed_ss.state import DecodeState
 from tests.cuda.stub import HostDecoder, fake_cuda
 from tests.decoder.models import schedules, small_model
@@ -116,9 +117,9 @@ def test_the_iteration_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str,
 
 def test_a_read_in_the_iteration_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Reading(HostDecoder):
-        def _buffers(self, state: DecodeState, call: BlockCall) -> Any:
-            state.length.max().item()
-            return super()._buffers(state, call)
+        def _forward(self, rows: Rows, slots: int, call: BlockCall, request: Request) -> Any:
+            rows.positions.max().item()
+            return super()._forward(rows, slots, call, request)
 
     with fake_cuda(monkeypatch):
         decoder = Reading(small_model(2), "packed", 4, max_length=48)

@@ -136,7 +136,7 @@ def test_a_checkpoint_without_a_block_size_needs_one() -> None:
     model = small_model(1, block_size=None)
     with pytest.raises(ValueError, match="block_size is not given"):
         Decoder(model)
-    assert Decoder(model, block_size=3, max_length=16).block_size == 3
+    assert Decoder(model, block_size=3, max_length=16).steps.block_size == 3
 
 
 def test_forms_of_a_prompt_that_are_accepted() -> None:

@@ -47,9 +47,9 @@ def test_the_decoder_sends_those_rows_and_fewer_where_they_are_dead() -> None:
     b, sent = 4, []
 
     class Spy(FullShape):
-        def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[torch.Tensor, ...]:
-            sent.append((rows.ids.shape[1], head_rows))
-            return super()._forward(rows, slots, head_rows, request)
+        def _forward(self, rows: Rows, slots: int, call: BlockCall, request: Request) -> tuple[torch.Tensor, ...]:
+            sent.append((rows.ids.shape[1], call.head_rows))
+            return super()._forward(rows, slots, call, request)
 
     for schedule, counts in (("autoregressive", [1]), ("linear", [b, b]), ("packed", [2 * b]), ("quadratic", [b * (b + 1)]),
                              (Branched((0, 2)), [3 * b])):
