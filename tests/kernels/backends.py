@@ -15,11 +15,14 @@ from typing import TypeVar
 import pytest
 import torch
 
-from packed_ss.ops import native, pack, resolve
+from packed_ss.ops import native, ordered, pack, pack_ordered, resolve, rows
 
 from ..host_cuda import build, resolves
 
 OPERATORS = ("pack_block", "resolve_greedy", "resolve_coupled", "resolve_rejection")
+#: Those of the ordered layout; a backend that has not all of them has the others all the same.
+ORDERED_OPERATORS = ("argmax_rows", "draw_rows", "verify_rows", "resolve_ordered", "resolve_native", "compact_cache",
+                     "pack_ordered")
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Whether Triton kernels run in its interpreter, on CPU tensors: one program after the other, milliseconds each.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -48,6 +51,11 @@ class Backend:
     def ops(self) -> Mapping[str, Callable[..., None]]:
         return self.load()
 
+    def need(self, *operators: str) -> None:
+        """Skips the running test where one of these operators is missing."""
+        if missing := [name for name in operators if name not in self.ops]:
+            pytest.skip(f"{self.name} has no {', '.join(missing)}")
+
     def some(self, cases: Iterable[_Item], few: int) -> list[_Item]:
         """All of the cases, or no more than ``few`` of them, spread evenly, where a call takes long."""
         listed = list(cases)
@@ -55,20 +63,29 @@ class Backend:
 
 
 def _plain_torch() -> Mapping[str, Callable[..., None]]:
-    return {"pack_block": pack.pack_block} | {name: getattr(resolve, name) for name in (*OPERATORS[1:], "resolve_argmax")}
+    modules = pack, resolve, rows, ordered, pack_ordered
+    return {name: next(getattr(module, name) for module in modules if hasattr(module, name))
+            for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS)}
 
 
-def _dispatched() -> Mapping[str, Callable[..., None]]:
-    return {name: getattr(torch.ops.packed_ss, name) for name in (*OPERATORS, "resolve_argmax")}
+def _dispatched(device: str) -> Mapping[str, Callable[..., None]]:
+    compiled = native.info()["kernels"][device]
+    names = *OPERATORS, "resolve_argmax", *(name for name in ORDERED_OPERATORS if name in compiled)
+    return {name: getattr(torch.ops.packed_ss, name) for name in names}
 
 
 def _on_host() -> Mapping[str, Callable[..., None]]:
-    return {name: getattr(resolves, name) for name in OPERATORS}
+    found = {name: getattr(resolves, name) for name in OPERATORS}
+    if importlib.util.find_spec("tests.host_cuda.ordered") is not None:
+        module = importlib.import_module("tests.host_cuda.ordered")
+        found |= {name: getattr(module, name) for name in ORDERED_OPERATORS if hasattr(module, name)}
+    return found
 
 
 def _in_triton() -> Mapping[str, Callable[..., None]]:
-    module = importlib.import_module("packed_ss.triton_kernels.resolve")
-    return {name: getattr(module, name) for name in (*OPERATORS, "resolve_argmax")}
+    package = importlib.import_module("packed_ss.triton_kernels")
+    names = (name for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS) if name in package.MODULES)
+    return {name: getattr(importlib.import_module(f"{package.__name__}.{package.MODULES[name]}"), name) for name in names}
 
 
 def no_triton() -> str:
@@ -99,9 +116,9 @@ def _lacks(device: str) -> str:
 
 BACKENDS = (
     Backend("torch", _plain_torch),
-    Backend("cpu", _dispatched, lambda: _lacks("cpu")),
+    Backend("cpu", lambda: _dispatched("cpu"), lambda: _lacks("cpu")),
     Backend("cuda-on-host", _on_host, _no_compiler, checks=False, dtypes=CUDA_DTYPES),
-    Backend("cuda", _dispatched, lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
+    Backend("cuda", lambda: _dispatched("cuda"), lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
     Backend("triton", _in_triton, no_triton, device="cpu" if INTERPRETED else "cuda", dtypes=CUDA_DTYPES,
             slow=INTERPRETED),
 )
