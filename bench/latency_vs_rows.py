@@ -12,109 +12,33 @@ the bandwidth of a large copy in the same run, moves the weights that a call rea
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from device.bandwidth import measure_bandwidth
-from device.models import SHAPES, cache_bytes, filled_cache, random_model, weight_bytes
+from device.models import SHAPES, random_model
 from device.plots import latency_title, plot_latency
 from device.record import columns, write_json
-from device.runtime import Sampler, interleave, l2_bytes, open_runtime
+from device.runtime import open_runtime
 
 import packed_ss
-from packed_ss import ops
-from packed_ss.layouts.block import tables
-from packed_ss.models.attention import CachedAttention, SlotCache
+from packed_ss.evaluation.bench import latency
+from packed_ss.evaluation.bench.latency import HEADS, MASKS, ROWS, call_rows, fit_line, model_call
 from packed_ss.models.transformer import Transformer
-from packed_ss.rows import Rows
 
-ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 289)
-#: A line is fitted through all points, and through those of at most so many rows: packed calls of B = 32.
-SHORT = 64
-MASKS = ("packed", "causal")
-HEADS = ("logits", "fused")
+__all__ = ["HEADS", "MASKS", "ROWS", "call_rows", "fit_line", "measure", "model_call", "table"]
+
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def call_rows(count: int, prefix: int, mask: str, vocab_size: int, device: torch.device) -> Rows:
-    """The rows of a call on top of ``prefix`` cached slots: causal, or a packed call's verifier rows and proposal region."""
-    region = count // 2 if mask == "packed" else 0
-    table = tables(count - region, max(region, 1), (0,) if region else (), device)
-    generator = torch.Generator().manual_seed(count)
-    ids = torch.randint(0, vocab_size, (1, count), generator=generator).to(device, torch.int32)
-    cache_len = torch.tensor([prefix], dtype=torch.int32, device=device)
-    return Rows(ids, prefix + table.offset[None], prefix + table.row[None], cache_len, table.tail_mask)
-
-
-def model_call(model: Transformer, cache: SlotCache, count: int, prefix: int, mask: str, head: str) -> Callable[[], Any]:
-    """A run of one call of ``count`` rows.
-
-    ``head``: "logits" writes them, "fused" takes head and argmax in one operator.  Shown are all slots of the cache on a GPU and
-    those in use on a CPU, as the decoders do.
-    """
-    device = model.head.weight.device
-    rows = call_rows(count, prefix, mask, model.config.vocab_size, device)
-    layers = cache.layers(1, cache.capacity if device.type == "cuda" else prefix + count + 1)
-
-    def run() -> Any:
-        attend = CachedAttention(rows, layers, model.config, model.frequencies)
-        if head == "fused":
-            return torch.ops.packed_ss.linear_argmax(model.hidden(rows.ids, attend), model.head.weight)
-        return model(rows.ids, attend)
-
-    return run
-
-
-def fit_line(rows: Sequence[int], times: Sequence[float]) -> dict[str, Any]:
-    """Least squares of tau + delta * n: tau_ms, delta_ms, with rms_ms and the largest relative residual, and over which rows."""
-    n, t = np.asarray(rows, dtype=float), np.asarray(times, dtype=float)
-    delta, tau = np.polyfit(n, t, 1)
-    residual = t - (tau + delta * n)
-    return {"rows": [int(n.min()), int(n.max())], "points": len(n), "tau_ms": float(tau), "delta_ms": float(delta),
-            "rms_ms": float(np.sqrt(np.mean(residual**2))), "largest_relative": float(np.max(np.abs(residual) / t))}
-
-
-@torch.no_grad()
-def measure(model: Transformer, name: str, *, rows: Sequence[int] = ROWS, prefix: int = 1024, mask: str = "packed",
-            head: str = "logits", capacity: int = 0, seconds: float = 20.0, copy_bytes: int = 2**30) -> dict[str, Any]:
-    """One record: a point per row count, the fits, the floor, and what they were measured on."""
-    weight = model.head.weight
-    runtime = open_runtime(weight.device)
+def measure(model: Transformer, name: str, *, copy_bytes: int = 2**30, prefix: int = 1024, mask: str = "packed",
+            head: str = "logits", **options: Any) -> dict[str, Any]:
+    """A record of `packed_ss.evaluation.bench.latency.measure`, with the floor and the bandwidth that it comes from."""
+    runtime = open_runtime(model.head.weight.device)
     bandwidth = measure_bandwidth(runtime, copy_bytes)
-    cache = filled_cache(model, max(capacity, prefix + max(rows) + 1))
-    samplers = {count: Sampler(runtime, model_call(model, cache, count, prefix, mask, head)) for count in rows}
-    if weight.device.type == "cuda":
-        samplers = {count: one.lasting(10.0) for count, one in samplers.items()}
-    times = interleave(samplers, seconds)
-    points = [{"rows": count, **times[count]} for count in rows]
-    medians = [point["median_ms"] for point in points]
-    fits = [fit_line(rows, medians)] if len(rows) > 1 else []
-    short = [(n, t) for n, t in zip(rows, medians, strict=True) if n <= SHORT]
-    if 2 < len(short) < len(rows):
-        fits.append(fit_line(*zip(*short, strict=True)))
-    read, c = weight_bytes(model), model.config
-    notes = []
-    if read <= 2 * l2_bytes(weight.device):
-        notes.append("the weights are no larger than twice the last cache: in turns with others they may still be served from it")
-    if weight.device.type == "cpu" and (load := os.getloadavg()[0]) > torch.get_num_threads() + 0.5:
-        notes.append(f"the machine was busy with other work too: load average {load:.1f}")
-    return {
-        "model": name, "device": device_name(weight.device), "dtype": str(weight.dtype).removeprefix("torch."), "prefix": prefix,
-        "mask": mask, "head": head, "capacity": cache.capacity, "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "kernels": ops.kernels(weight.device.type), "weight_bytes": read, "cache_bytes": cache_bytes(c, prefix, weight.dtype),
-        "l2_bytes": l2_bytes(weight.device) if weight.device.type == "cuda" else None, **bandwidth,
-        "floor_ms": read / bandwidth["copy_gb_s"] / 1e6, "points": points, "fits": fits, "notes": notes}
-
-
-def device_name(device: torch.device) -> str:
-    """The card, or the CPU by its instruction set."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU ({torch.backends.cpu.get_cpu_capability()})"
+    record = latency.measure(model, name, prefix=prefix, mask=mask, head=head, runtime=runtime, **options)
+    return record | bandwidth | {"floor_ms": record["weight_bytes"] / bandwidth["copy_gb_s"] / 1e6}
 
 
 def table(record: dict[str, Any]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from packed_ss.models.attention import SlotCache
+from packed_ss.evaluation.bench.latency import cache_bytes, filled_cache, weight_bytes
 from packed_ss.models.config import ModelConfig, RopeConfig, parameter_count
 from packed_ss.models.transformer import Transformer
 
 from .runtime import open_runtime
 from .stages import Bench
+
+__all__ = ["SHAPES", "cache_bytes", "filled_cache", "largest_model", "obstacle", "random_model", "weight_bytes"]
 
 
 def _public(hidden: int, layers: int, intermediate: int, theta: float = 1e6) -> ModelConfig:
@@ -63,26 +65,3 @@ def largest_model(bench: Bench) -> tuple[str, Transformer]:
     if not fitting:
         raise RuntimeError("; ".join(f"{shape} shape: {reason}" for shape, reason in reasons.items()))
     return fitting[-1], random_model(SHAPES[fitting[-1]], bench.device, bench.dtype)
-
-
-@torch.no_grad()
-def filled_cache(model: Transformer, capacity: int, seed: int = 1) -> SlotCache:
-    """A cache of one sequence with ``capacity`` slots of random keys and values."""
-    weight = model.head.weight
-    cache = SlotCache(model.config, 1, capacity, weight.dtype, weight.device)
-    generator = torch.Generator(weight.device).manual_seed(seed)
-    for buffer in (cache.keys, cache.values):
-        for layer in buffer:
-            layer.normal_(generator=generator)
-    return cache
-
-
-def weight_bytes(model: Transformer) -> int:
-    """Bytes of weights that every call reads: all of them but the embedding, of which it reads a row per token."""
-    tied = model.config.tie_word_embeddings
-    return sum(weight.numel() * weight.itemsize for name, weight in model.named_parameters() if tied or name != "embed.weight")
-
-
-def cache_bytes(config: ModelConfig, slots: int, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one sequence that a call reads where it sees ``slots`` slots."""
-    return 2 * config.num_layers * slots * config.num_kv_heads * config.head_dim * dtype.itemsize

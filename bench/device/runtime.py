@@ -1,58 +1,16 @@
-"""The clock of every bench here: captured on a GPU, plain on a CPU, and always in turns with what it is compared with."""
+"""The clock of every bench here (`packed_ss.evaluation.bench.clock`), and what decodes where there is no GPU."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from packed_ss import cuda
-from packed_ss.capture import WARM_UPS, CudaRuntime, Report, Reports
-from packed_ss.state import DecodeState
+from packed_ss.evaluation.bench.clock import EagerRuntime, Sampler, interleave, l2_bytes, open_runtime, summary
 
-Run = Callable[[], Any]
-
-#: GPU cycles that a measurement waits beforehand, so that the host has queued all of it when it begins.
-_HEAD_START = 400_000
-
-
-class EagerRuntime:
-    """`packed_ss.capture.CudaRuntime` without a GPU: nothing is captured, a replay runs the iteration."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        yield
-
-    def capture(self, run: Run, keep: bool) -> Any:
-        return _Again(run)
-
-    def reports(self, state: DecodeState, streams: bool) -> Reports:
-        return Reports(state, streams, pinned=False)
-
-    def report(self, reports: Reports) -> Callable[[], Report]:
-        report = reports.next()
-        report.copy()
-        return lambda: report
-
-    def free_memory(self) -> int:
-        """Bytes of the machine that are free."""
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _Again:
-    def __init__(self, run: Run) -> None:
-        self.replay = run
+__all__ = ["EagerDecoder", "EagerRuntime", "Sampler", "copies_beyond_cache", "decoder_class", "interleave", "l2_bytes",
+           "open_runtime", "summary"]
 
 
 class EagerDecoder(cuda.Decoder):
@@ -62,120 +20,9 @@ class EagerDecoder(cuda.Decoder):
         return EagerRuntime(device)
 
 
-def open_runtime(device: torch.device) -> Any:
-    """A `CudaRuntime` on a GPU, else an `EagerRuntime`."""
-    return CudaRuntime(device) if device.type == "cuda" else EagerRuntime(device)
-
-
 def decoder_class(device: torch.device) -> type[cuda.Decoder]:
     """The captured decoder, or its stand-in where nothing can be captured."""
     return cuda.Decoder if device.type == "cuda" else EagerDecoder
-
-
-class Sampler:
-    """Milliseconds of ``run``, measured anew by each call: the mean of ``inner`` runs in a row after ``before``, unmeasured.
-
-    On a GPU the run is captured once and replayed between two events (``captured``; else it is called, and what the host takes to
-    queue it may count).  Making one raises what ``run`` or its capture raises.
-    """
-
-    def __init__(self, runtime: Any, run: Run, *, before: Run | None = None, inner: int = 1, captured: bool = True) -> None:
-        self.runtime, self.inner = runtime, inner
-        self._before, self._run = before or (lambda: None), run
-        self._sample = self._on_host
-        if isinstance(runtime, EagerRuntime):
-            return
-        self._sample = self._between_events
-        with runtime.active():
-            if captured:
-                self._run = _captured(run, runtime)
-            for _ in range(WARM_UPS):
-                self._before()
-                self._run()
-        runtime.synchronize()
-
-    def __call__(self) -> float:
-        with self.runtime.active():
-            self._before()
-            return self._sample() / self.inner
-
-    def lasting(self, milliseconds: float) -> Sampler:
-        """The same with as many runs in a row as make up a sample of this length, 50 at most."""
-        self.inner = 1
-        self.inner = max(1, min(50, round(milliseconds / max(min(self(), self()), 1e-3))))
-        return self
-
-    def _between_events(self) -> float:
-        if self.runtime.device.type == "cuda":
-            torch.cuda._sleep(_HEAD_START)
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(self.inner):
-            self._run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-    def _on_host(self) -> float:
-        begin = time.perf_counter()
-        for _ in range(self.inner):
-            self._run()
-        return 1e3 * (time.perf_counter() - begin)
-
-
-def _captured(run: Run, runtime: Any) -> Run:
-    """A graph of ``run`` with a memory pool of its own.
-
-    Not `CudaRuntime.capture`: compiled functions do not run as such under the dispatch mode in which that captures.
-    """
-    for _ in range(WARM_UPS):
-        run()
-    torch.cuda.synchronize(runtime.device)
-    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        run()
-        graph.capture_end()
-    except BaseException:
-        with contextlib.suppress(RuntimeError):
-            graph.capture_end()
-        with contextlib.suppress(AttributeError, RuntimeError):  # torch goes on filling the pool of a capture that failed
-            torch._C._cuda_endAllocateToPool(runtime.device.index or 0, pool)
-        raise
-    return graph.replay
-
-
-def interleave(samplers: Mapping[Any, Callable[[], float]], seconds: float, *, least: int = 5,
-               most: int = 200) -> dict[Any, dict[str, float]]:
-    """Statistics of samples taken in turns, for about ``seconds``: `summary` by name.
-
-    Each round starts with another contender; one round beforehand does not count.
-    """
-    names = list(samplers)
-    for name in names:
-        samplers[name]()
-    times: dict[Any, list[float]] = {name: [] for name in names}
-    stop = time.perf_counter() + seconds
-    for round_ in range(most):
-        if round_ >= least and time.perf_counter() >= stop:
-            break
-        for i in range(len(names)):
-            name = names[(i + round_) % len(names)]
-            times[name].append(samplers[name]())
-    return {name: summary(found) for name, found in times.items()}
-
-
-def summary(times: list[float]) -> dict[str, float]:
-    """Median, quartiles and number of samples, in milliseconds."""
-    low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
-    return {"median_ms": statistics.median(times), "p25_ms": low, "p75_ms": high, "samples": len(times)}
-
-
-def l2_bytes(device: torch.device) -> int:
-    """Size of the cache in front of a device's memory; a guess of 32 MiB for a CPU."""
-    if device.type != "cuda":
-        return 2**25
-    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 2**26
 
 
 def copies_beyond_cache(device: torch.device, size: int, *, least: int = 2, most: int = 64) -> int:

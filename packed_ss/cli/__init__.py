@@ -1,4 +1,4 @@
-"""The command line: ``packed-ss generate | compare | verify | info``."""
+"""The command line: ``packed-ss generate | compare | bench | verify | info``."""
 
 from __future__ import annotations
 

@@ -70,6 +70,57 @@ def compare(
 
 
 @app.command()
+def bench(
+    model: Annotated[list[str] | None, typer.Option(help="May be repeated; default: every bundled checkpoint.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="May be repeated; default: word-problems.")] = None,
+    task_file: Annotated[list[str] | None, typer.Option(help="TASK=PATH, where a task's records are; may be repeated.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("bench-results"),
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts of a task.")] = None,
+    modes: Annotated[str, typer.Option(help="Of greedy, rejection, coupled, match.")] = "greedy rejection match",
+    schedules: Annotated[str | None, typer.Option(help="Default: all that the model has.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="B of every schedule; default: each one's fastest in a probe.")] = None,
+    windows: Annotated[str | None, typer.Option(help="W of ordered models; default: half of the trained horizon.")] = None,
+    orders: Annotated[str, typer.Option(help="Of ordered models.")] = "left_to_right confidence",
+    repeats: Annotated[int | None, typer.Option(min=1, help="Responses per prompt; default: the task's.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; default: the task's.")] = None,
+    seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    peers: Annotated[bool, typer.Option(help="Also run transformers and other peers on the same weights.")] = True,
+    lora: Annotated[bool, typer.Option(help="Also run the checkpoint's proposal-only adapter, if it has one.")] = True,
+    latency_seconds: Annotated[float, typer.Option(min=0, help="Time for one call against its rows, per model; 0: none.")] = 20.0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Default: float32 on a CPU, the checkpoint's own on a GPU.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of a CPU.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Only these columns of the tables, separated by commas.")] = None,
+    allow_code_execution: Annotated[bool, typer.Option("--allow-code-execution", help="Score code by running it, confined.")]
+    = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the records of another run in the folder.")] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Only write tables and figures from the records.")] = False,
+) -> None:
+    """Measure as the paper did: prompts x schedules x modes, tables and figures.  A stopped run goes on where it was."""
+    from ..evaluation.bench.plan import WORD_PROBLEMS, Wanted
+    from .bench import run
+
+    wanted = Wanted(
+        tasks=tuple(task or (WORD_PROBLEMS,)), modes=_words(modes), schedules=_words(schedules) if schedules else None,
+        block_size=block_size, windows=_numbers("windows", windows) if windows else None, orders=_words(orders), limit=limit,
+        repeats=repeats, cap=max_new_tokens, peers=peers)
+    run(model or (), wanted, out, overwrite=overwrite, report_only=report_only, seed=seed, device=device, dtype=dtype,
+        columns=[column.strip() for column in columns.split(",")] if columns else [], threads=threads, lora=lora,
+        latency_seconds=latency_seconds, task_files=task_file or (), allow_code_execution=allow_code_execution)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(";", " ").replace(",", " ").split())
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in _words(text))
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, but whole numbers are needed") from None
+
+
+@app.command()
 def verify(
     output: Annotated[Path | None, typer.Argument(help="What 'generate --json' printed; '-' or nothing: standard input.")] = None,
     model: Annotated[str | None, typer.Option(help="Instead of the model that the file names.")] = None,

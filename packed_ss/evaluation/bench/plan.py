@@ -1,0 +1,216 @@
+"""What a run measures: cells, in each of which contenders take turns on the same prompts.
+
+A plan is a function of what was asked for and of the checkpoints' configurations, so that the same command has the same plan,
+and a stopped run is recognised by it.  The one thing it leaves open are block sizes: those of the main cells follow from the
+probe's records (App. F.1: each schedule's fastest), unless they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...models.config import ModelConfig
+from ...request import whole_number
+
+#: Schedules of the paper's tables, by layout, in the order of their rows.
+SCHEDULES = {"block": ("autoregressive", "linear", "quadratic", "packed"),
+             "ordered": ("autoregressive", "native", "linear", "quadratic", "packed")}
+MODES = ("greedy", "rejection", "coupled", "match")
+ORDERS = ("left_to_right", "confidence")
+#: What the published linear decoder does is compared by these.
+_MATCHED = ("linear", "packed")
+WORD_PROBLEMS = "word-problems"
+PROBE_PROMPTS, PROBE_REPEATS = 10, 3
+#: Responses per prompt at temperature 1 (App. E.4), where not 1; caps of new tokens (App. E.2), where not 512.
+REPEATS = {"humaneval": 20, "mbpp": 7}
+CAPS = {"gsm8k": 1024, "math500": 1024, WORD_PROBLEMS: 256}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of decoding.  ``schedule`` is one of ours, or a peer's name where ``peer``.
+
+    ``block_size`` None: as probed (block layout).  ``verification``: "auto" is greedy at temperature 0, else rejection.
+    ``adapter``: folder of a proposal-only adapter inside the checkpoint, None for none.
+    """
+
+    name: str
+    schedule: str
+    block_size: int | None = None
+    window: int | None = None
+    order: str | None = None
+    verification: str = "auto"
+    adapter: str | None = None
+    peer: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One checkpoint, task, temperature and order.  ``prompts`` None is all of the task's; ``study`` is what it is for:
+    "probe" (table 3), "main" (the other tables) or "lora" (tables 4 and 5)."""
+
+    study: str
+    model: str
+    task: str
+    temperature: float
+    contenders: tuple[Contender, ...]
+    order: str | None = None
+    prompts: int | None = None
+    repeats: int = 1
+    cap: int = 512
+
+    @property
+    def name(self) -> str:
+        """Unique in a plan."""
+        order = [] if self.order is None else [self.order]
+        return "/".join([self.study, self.model, self.task, f"T{self.temperature:g}", *order])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells in the order in which they run, and what holds for all of them."""
+
+    cells: tuple[Cell, ...]
+    seed: int
+    device: str
+    dtype: str
+    threads: int
+    #: Seconds of latency measurements per model; 0 for none.
+    latency_seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON and comparison: two runs with equal ones may share a file of records."""
+        return asdict(self)
+
+
+def plan_from(values: dict[str, Any]) -> Plan:
+    """The inverse of `Plan.as_dict`."""
+    cells = tuple(Cell(**(cell | {"contenders": tuple(Contender(**c) for c in cell["contenders"])})) for cell in values["cells"])
+    return Plan(**(values | {"cells": cells}))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for.  None leaves the choice to the layout, the task or the probe."""
+
+    tasks: tuple[str, ...] = (WORD_PROBLEMS,)
+    modes: tuple[str, ...] = ("greedy", "rejection", "match")
+    schedules: tuple[str, ...] | None = None
+    block_size: int | None = None
+    windows: tuple[int, ...] | None = None
+    orders: tuple[str, ...] = ORDERS
+    limit: int | None = None
+    repeats: int | None = None
+    cap: int | None = None
+    peers: bool = True
+
+
+def model_cells(model: str, config: ModelConfig, wanted: Wanted, *, adapter: str | None = None,
+                peers: Sequence[str] = (), sampling_peers: Sequence[str] = ()) -> list[Cell]:
+    """The cells of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``peers`` of greedy decoding and
+    ``sampling_peers``: names of those that can run on it.
+
+    Raises ValueError for schedules, modes, orders, windows or block sizes that there are not.
+    """
+    _check(config, wanted)
+    if config.layout == "ordered":
+        return _ordered_cells(model, config, wanted)
+    return _block_cells(model, config, wanted, adapter, [Contender(peer, peer, peer=True) for peer in peers if wanted.peers],
+                        [Contender(peer, peer, peer=True) for peer in sampling_peers if wanted.peers])
+
+
+def _check(config: ModelConfig, wanted: Wanted) -> None:
+    known = tuple(dict.fromkeys(schedule for layout in SCHEDULES.values() for schedule in layout))
+    for what, values, accepted in (("schedule", wanted.schedules or (), known), ("mode", wanted.modes, MODES),
+                                   ("order", wanted.orders, ORDERS)):
+        for value in values:
+            if value not in accepted:
+                raise ValueError(f"{what} is {value!r}, but it must be one of {', '.join(accepted)}")
+    if not _schedules(config, wanted):
+        raise ValueError(f"none of the schedules {', '.join(wanted.schedules or ())} is one of a model of the {config.layout} "
+                         f"layout: {', '.join(SCHEDULES[config.layout])}")
+    if not wanted.modes or not wanted.tasks:
+        raise ValueError("no mode or no task was given, but at least one of each is needed")
+    for name, value in (("block size", wanted.block_size), *(("window", window) for window in wanted.windows or ())):
+        if value is not None:
+            whole_number(name, value, least=2 if name == "block size" else 1)
+    for name, value in (("limit", wanted.limit), ("repeats", wanted.repeats), ("max new tokens", wanted.cap)):
+        if value is not None:
+            whole_number(name, value, least=1)
+
+
+def _schedules(config: ModelConfig, wanted: Wanted) -> list[str]:
+    """Those wanted that the model's layout has."""
+    return [s for s in SCHEDULES[config.layout] if wanted.schedules is None or s in wanted.schedules]
+
+
+def _block_cells(model: str, config: ModelConfig, wanted: Wanted, adapter: str | None, peers: list[Contender],
+                 sampling_peers: list[Contender]) -> list[Cell]:
+    schedules = _schedules(config, wanted)
+    drafting = [s for s in schedules if s != "autoregressive"]
+    cells = []
+    first = wanted.tasks[0]
+    if wanted.block_size is None and drafting:
+        sizes = [Contender(f"{s}, B={b}", s, block_size=b) for s in drafting for b in probe_sizes(s, config.block_size or 16)]
+        few = PROBE_PROMPTS if wanted.limit is None else min(PROBE_PROMPTS, wanted.limit)
+        cells.append(Cell("probe", model, first, 0.0, tuple(sizes), prompts=few, repeats=PROBE_REPEATS,
+                          cap=min(_cap(first, wanted), 512)))
+    ours = [Contender(s, s, block_size=2 if s == "autoregressive" else wanted.block_size) for s in schedules]
+    for task in wanted.tasks:
+        if "greedy" in wanted.modes:
+            cells.append(_main(model, task, 0.0, [*ours, *peers], wanted))
+        if sampled := [mode for mode in wanted.modes if mode != "greedy"]:
+            each = [_verified(c, mode) for mode in sampled for c in ours
+                    if mode != "match" or c.schedule in _MATCHED]
+            cells.append(_main(model, task, 1.0, [*each, *(sampling_peers if "rejection" in sampled else [])], wanted))
+    if adapter is not None and "greedy" in wanted.modes and drafting:
+        drafters = [c for c in ours if c.schedule in drafting]
+        both = [*drafters, *(replace(c, name=f"{c.name} + LoRA", adapter=adapter) for c in drafters)]
+        cells.append(Cell("lora", model, first, 0.0, tuple(both), prompts=wanted.limit, cap=min(_cap(first, wanted), 512)))
+    return cells
+
+
+def _ordered_cells(model: str, config: ModelConfig, wanted: Wanted) -> list[Cell]:
+    """Windows and orders take the place of block sizes.
+
+    Native and autoregressive have no order, and run beside left to right (table 9); native is greedy alone.
+    """
+    schedules = _schedules(config, wanted)
+    windows = wanted.windows or (max(1, (config.horizon or 16) // 2),)  # the trained horizon is twice the window (App. E.1)
+    cells = []
+    for task in wanted.tasks:
+        for order in wanted.orders:
+            ours = [Contender(f"{s}, W={w}", s, window=w, order=order) for w in windows for s in schedules
+                    if s not in ("native", "autoregressive") or order == "left_to_right"]
+            sampling = [c for c in ours if c.schedule != "native"]
+            if "greedy" in wanted.modes and ours:
+                cells.append(_main(model, task, 0.0, ours, wanted, order))
+            # Above temperature 0 drafts are verified left to right, and match is for the block layout.
+            sampled = [mode for mode in wanted.modes if mode in ("rejection", "coupled")]
+            if sampled and sampling and order == "left_to_right":
+                cells.append(_main(model, task, 1.0, [_verified(c, mode) for mode in sampled for c in sampling], wanted, order))
+    return cells
+
+
+def _main(model: str, task: str, temperature: float, contenders: Sequence[Contender], wanted: Wanted,
+          order: str | None = None) -> Cell:
+    repeats = wanted.repeats or (REPEATS.get(task, 1) if temperature else 1)
+    return Cell("main", model, task, temperature, tuple(contenders), order=order, prompts=wanted.limit, repeats=repeats,
+                cap=_cap(task, wanted))
+
+
+def _verified(contender: Contender, mode: str) -> Contender:
+    name = contender.name if mode == "rejection" else f"{contender.name} ({mode})"
+    return replace(contender, name=name, verification=mode)
+
+
+def _cap(task: str, wanted: Wanted) -> int:
+    return wanted.cap or CAPS.get(task, 512)
+
+
+def probe_sizes(schedule: str, block_size: int) -> tuple[int, ...]:
+    """Block sizes to try: around the checkpoint's own, and smaller for quadratic, whose rows grow with their square."""
+    quarters = (0.125, 0.25, 0.5, 1.0) if schedule == "quadratic" else (0.25, 0.5, 1.0, 2.0)
+    return tuple(sorted({max(2, round(block_size * quarter)) for quarter in quarters}))

@@ -1,0 +1,283 @@
+"""The paper's tables, with its columns, from the summaries of a run; Markdown and CSV.
+
+table-03 block-size probe          table-04, 05 proposal-only LoRA       table-06, 07 absolute, temperature 0 and 1
+table-08, 09 ordered models        table-10, 12, 13 paired efficiency    table-11 paired accuracy
+peers and acceptance have no counterpart in the paper.  A table without rows is not made.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import summary as sums
+from .bootstrap import Interval
+from .plan import Contender
+from .summary import Summary, model_wall
+
+Row = dict[str, Any]
+
+#: Every column that a table can have, with how its numbers look.
+FORMATS: dict[str, str] = {
+    "model": "", "task": "", "schedule": "", "weights": "", "verification": "", "order": "", "baseline": "", "peer": "",
+    "note": "", "temperature": "g", "B": "d", "W": "d", "rows/call": "d", "prompts": "d", "responses": "d",
+    "accuracy": ".1%", "tokens": ".1f", "wall (s)": ".4g", "NFE": ".2f", "tokens/NFE": ".3f", "ms/NFE": ".3f", "tokens/s": ".1f",
+    "model (s)": ".4g", "non-model (s)": ".4g", "iterations": ".2f", "rows selected": "d", "rows evaluated": "d",
+    "model ms/iteration, base": ".3f", "model ms/iteration, LoRA": ".3f", "wall difference (s)": ".4f", "throughput ratio": ".3f",
+    "tokens/NFE ratio": ".3f", "time/NFE ratio": ".3f", "accuracy difference (points)": ".2f", "accuracy of packed": ".1%",
+    "accuracy of baseline": ".1%", "same text as autoregressive": "", "tokens/s, × transformers": ".2f",
+    "accepted drafts/call": ".2f",
+}
+_ABSOLUTE = ("accuracy", "tokens", "wall (s)", "NFE", "tokens/NFE", "ms/NFE", "tokens/s")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of raw numbers, `Interval`s and text, by column.  ``best``: rows whose tokens/s are the highest of their group."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: list[Row]
+    best: frozenset[int] = frozenset()
+
+    def select(self, wanted: Sequence[str]) -> Table:
+        """The table with these of its columns; all of them where it has none of these."""
+        kept = tuple(column for column in wanted if column in self.columns)
+        return replace(self, columns=kept) if kept else self
+
+    def markdown(self) -> str:
+        """The title and a table; intervals as value [low, high], the fastest in bold, what is not there as a dash."""
+        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |",
+                 "|" + "|".join("---:" if FORMATS[c] else "---" for c in self.columns) + "|"]
+        for i, row in enumerate(self.rows):
+            cells = [_shown(row.get(c), FORMATS[c]) for c in self.columns]
+            bold = [c == "tokens/s" and i in self.best for c in self.columns]
+            lines.append("| " + " | ".join(f"**{cell}**" if b else cell for cell, b in zip(cells, bold, strict=True)) + " |")
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """Plain numbers; an interval is three columns: the value, then low and high."""
+        wide = {c for c in self.columns if any(isinstance(row.get(c), Interval) for row in self.rows)}
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([name for c in self.columns for name in ((c, f"{c} low", f"{c} high") if c in wide else (c,))])
+        for row in self.rows:
+            cells: list[str] = []
+            for c in self.columns:
+                value = row.get(c)
+                parts = (tuple(value) if isinstance(value, Interval) else (value, None, None)) if c in wide else (value,)
+                cells += [_plain(part) for part in parts]
+            writer.writerow(cells)
+        return out.getvalue()
+
+
+def check_columns(wanted: Sequence[str]) -> None:
+    """Raises ValueError for a column that no table has."""
+    for column in wanted:
+        if column not in FORMATS:
+            raise ValueError(f"the column is {column!r}, but it must be one of {'; '.join(FORMATS)}")
+
+
+def _shown(value: Any, spec: str) -> str:
+    if isinstance(value, Interval):
+        middle, low, high = (_shown(part, spec) for part in value)
+        return f"{middle} [{low}, {high}]"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    return format(value, spec).replace("%", " %") if spec and not isinstance(value, str) else str(value)
+
+
+def _plain(value: Any) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]] | None = None) -> list[Table]:
+    """The tables that have rows.  ``obstacles``: by model, the peers that could not run and why."""
+    main = [s for s in summaries if s.cell.study == "main"]
+    block, ordered = [s for s in main if s.cell.order is None], [s for s in main if s.cell.order is not None]
+    cold, warm = ([s for s in block if bool(s.cell.temperature) == sampled] for sampled in (False, True))
+    ordered_cold = [s for s in ordered if not s.cell.temperature]
+    lora = [s for s in summaries if s.cell.study == "lora"]
+    tables = [
+        _table("table-03-block-size-probe", "Table 3: block-size probe",
+               ("model", "task", "schedule", "B", "rows/call", "tokens", "NFE", "wall (s)", "tokens/s", "accuracy"),
+               [s for s in summaries if s.cell.study == "probe"], absolute_rows, group=("model", "schedule")),
+        _table("table-04-lora", "Table 4: proposal-only LoRA",
+               ("model", "task", "schedule", "weights", "B", "accuracy", "tokens", "NFE", "model (s)", "non-model (s)",
+                "wall (s)", "tokens/s"), lora, lora_rows, group=("model", "task", "weights")),
+        _table("table-05-lora-iteration", "Table 5: model time per iteration with proposal-only LoRA",
+               ("model", "task", "schedule", "B", "iterations", "rows selected", "rows evaluated", "model ms/iteration, base",
+                "model ms/iteration, LoRA"), lora, lora_iteration_rows),
+        _table("table-06-absolute-greedy", "Table 6: absolute measurements at temperature 0",
+               ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE), cold, own_rows),
+        _table("table-07-absolute-sampling", "Table 7: absolute measurements at temperature 1",
+               ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE), warm, own_rows),
+        _table("table-08-ordered-left-to-right", "Table 8: ordered models, left to right and native",
+               ("model", "task", "W", "schedule", "rows/call", *_ABSOLUTE),
+               [s for s in ordered_cold if s.cell.order == "left_to_right"], own_rows, group=("model", "task", "W")),
+        _table("table-09-ordered-orders", "Table 9: ordered models by verification order",
+               ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE), ordered_cold, own_rows,
+               group=("model", "task", "W", "order")),
+        _table("table-09b-ordered-sampling", "Ordered models at temperature 1 (not in the paper)",
+               ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE), [s for s in ordered if s.cell.temperature],
+               own_rows, group=("model", "task", "W", "order")),
+        _table("table-10-ordered-paired", "Table 10: ordered models, packed against each baseline",
+               ("model", "task", "W", "order", "baseline", "temperature", *_PAIRED), ordered, paired_rows),
+        _table("table-11-accuracy-paired", "Table 11: paired accuracy differences, packed minus baseline",
+               ("model", "task", "temperature", "W", "order", "baseline", "accuracy of packed", "accuracy of baseline",
+                "accuracy difference (points)"), main, accuracy_rows),
+        _table("table-12-paired-greedy", "Table 12: packed against each baseline at temperature 0",
+               ("model", "task", "baseline", *_PAIRED), cold, paired_rows),
+        _table("table-13-paired-sampling", "Table 13: packed against each baseline at temperature 1",
+               ("model", "task", "baseline", *_PAIRED), warm, paired_rows),
+        _table("peers", "What one would use instead, on the same weights",
+               ("model", "task", "temperature", "peer", "B", "same text as autoregressive", "tokens", "NFE", "tokens/NFE",
+                "tokens/s", "tokens/s, × transformers", "note"), block, peer_rows, group=("model", "task", "temperature")),
+        _table("acceptance", "Acceptance by verification at temperature 1",
+               ("model", "task", "schedule", "verification", "B", "tokens/NFE", "accepted drafts/call", "tokens/s", "accuracy"),
+               warm, acceptance_rows, group=()),
+    ]
+    for i, table in enumerate(tables):
+        if table.name == "peers" and table.rows:
+            missing = [{"model": model, "peer": peer, "note": f"not run: {why}"}
+                       for model, reasons in (obstacles or {}).items() for peer, why in reasons.items()]
+            tables[i] = replace(table, rows=[*table.rows, *missing])
+    return [table for table in tables if table.rows]
+
+
+_PAIRED = ("wall difference (s)", "throughput ratio", "tokens/NFE ratio", "time/NFE ratio")
+
+
+def _table(name: str, title: str, columns: tuple[str, ...], summaries: Sequence[Summary],
+           make: Callable[[Summary], Iterator[Row]], group: tuple[str, ...] = ("model", "task")) -> Table:
+    rows = [row for summary in summaries for row in make(summary)]
+    best: dict[tuple, int] = {}
+    for i, row in enumerate(rows):
+        key = tuple(row.get(column) for column in group)
+        speed = row.get("tokens/s")
+        if group and isinstance(speed, float) and (key not in best or speed > rows[best[key]]["tokens/s"]):
+            best[key] = i
+    return Table(name, title, columns, rows, frozenset(best.values()))
+
+
+def absolute_rows(summary: Summary, contenders: Sequence[Contender] | None = None) -> Iterator[Row]:
+    """Means per response and rates of totals, a row per contender."""
+    for c in summary.contenders if contenders is None else contenders:
+        total, split = summary.sums(c), model_wall(summary, c)
+        yield _cell(summary) | {
+            "schedule": schedule_name(c), "verification": c.verification, "weights": "LoRA" if c.adapter else "base",
+            "order": None if c.schedule == "native" else c.order, "W": c.window, "rows/call": summary.rows(c),
+            "B": None if c.schedule == "autoregressive" else summary.block_size(c), "prompts": len(summary.prompts),
+            "responses": int(total.responses[0]), "accuracy": summary.value(c, sums.accuracy),
+            "tokens": float(total.rate("tokens", "responses")[0]), "wall (s)": summary.value(c, sums.wall),
+            "NFE": float(total.rate("nfe", "responses")[0]), "tokens/NFE": summary.value(c, sums.tokens_per_nfe),
+            "ms/NFE": 1e3 * summary.value(c, sums.seconds_per_nfe), "tokens/s": summary.value(c, sums.tokens_per_second),
+            "model (s)": split and split[0], "non-model (s)": split and split[1]}
+
+
+def _cell(summary: Summary) -> Row:
+    return {"model": summary.cell.model, "task": summary.cell.task, "temperature": summary.cell.temperature}
+
+
+def schedule_name(contender: Contender) -> str:
+    """A contender's schedule, with the verification where it is not the usual one."""
+    return contender.schedule + (f" ({contender.verification})" if contender.verification in ("coupled", "match") else "")
+
+
+def own_rows(summary: Summary) -> Iterator[Row]:
+    """`absolute_rows` of our schedules under the paper's verification: rejection above temperature 0."""
+    usual = [c for c in summary.contenders if not c.peer and c.verification not in ("coupled", "match")]
+    yield from absolute_rows(summary, usual)
+
+
+def lora_rows(summary: Summary) -> Iterator[Row]:
+    """Base and adapter, schedule by schedule."""
+    yield from absolute_rows(summary, sorted(summary.contenders, key=lambda c: c.adapter is not None))
+
+
+def lora_iteration_rows(summary: Summary) -> Iterator[Row]:
+    """Iterations after the first call, and the model's time of one; linear's iteration has both of its calls.
+
+    Rows at most: ours computes an update for the proposal rows that it selects and for no other.
+    """
+    for c in summary.contenders:
+        if c.adapter is not None:
+            base = summary.contender(c.name.removesuffix(" + LoRA"))
+            b = summary.block_size(c) or 0
+            rows = b * b if c.schedule == "quadratic" else b
+            yield _cell(summary) | {
+                "schedule": c.schedule, "B": b, "iterations": _iterations(summary, c)[0], "rows selected": rows,
+                "rows evaluated": rows, "model ms/iteration, LoRA": _iterations(summary, c)[1],
+                "model ms/iteration, base": None if base is None else _iterations(summary, base)[1]}
+
+
+def _iterations(summary: Summary, c: Contender) -> tuple[float, float]:
+    """Iterations per response after the first call, and milliseconds of model time in one."""
+    total = summary.sums(c)
+    calls = 2 if c.schedule == "linear" else 1
+    per_response = float((total.nfe - total.responses)[0] / total.responses[0]) / calls
+    modelled = float((total.modelled_nfe - total.modelled)[0]) / calls
+    return per_response, 1e3 * float((total.model - total.first_model)[0]) / modelled if modelled else math.nan
+
+
+def pairs(summary: Summary) -> Iterator[tuple[Contender, Contender]]:
+    """(packed, baseline): every other schedule of ours under the same window, order, verification and weights."""
+    for packed in summary.contenders:
+        if packed.schedule == "packed" and packed.verification not in ("coupled", "match"):
+            for schedule in ("autoregressive", "linear", "quadratic", "native"):
+                if (base := summary.like(schedule, packed)) is not None:
+                    yield packed, base
+
+
+def paired_rows(summary: Summary) -> Iterator[Row]:
+    """Wall time, packed minus baseline, and ratios packed / baseline, with 95 % paired intervals."""
+    for packed, base in pairs(summary):
+        yield _cell(summary) | {
+            "W": packed.window, "order": summary.cell.order, "baseline": base.schedule,
+            "wall difference (s)": summary.difference(sums.wall, packed, base),
+            "throughput ratio": summary.ratio(sums.tokens_per_second, packed, base),
+            "tokens/NFE ratio": summary.ratio(sums.tokens_per_nfe, packed, base),
+            "time/NFE ratio": summary.ratio(sums.seconds_per_nfe, packed, base)}
+
+
+def accuracy_rows(summary: Summary) -> Iterator[Row]:
+    """Differences in percentage points; tasks that measure speed only have none."""
+    for packed, base in pairs(summary):
+        if summary.sums(packed).scored[0]:
+            difference = summary.difference(sums.accuracy, packed, base)
+            yield _cell(summary) | {
+                "W": packed.window, "order": summary.cell.order, "baseline": base.schedule,
+                "accuracy of packed": summary.value(packed, sums.accuracy),
+                "accuracy of baseline": summary.value(base, sums.accuracy),
+                "accuracy difference (points)": Interval(*(100 * part for part in difference))}
+
+
+def peer_rows(summary: Summary) -> Iterator[Row]:
+    """Peers beside all of our schedules, where there is a peer; throughput over transformers' with its paired interval."""
+    if not any(c.peer for c in summary.contenders):
+        return
+    base, plain = summary.contender("transformers"), summary.contender("autoregressive")
+    texts = {(r.prompt, r.repeat): r.text for r in summary.responses.get("autoregressive", ())}
+    for c, row in zip(summary.contenders, absolute_rows(summary), strict=True):
+        own = summary.responses[c.name]
+        same = sum(texts.get((r.prompt, r.repeat)) == r.text for r in own)
+        comparable = plain is not None and not summary.cell.temperature
+        yield row | {"peer": c.name if c.peer else f"ours: {c.name}",
+                     "same text as autoregressive": f"{same}/{len(own)}" if comparable else None,
+                     "tokens/s, × transformers": base and summary.ratio(sums.tokens_per_second, c, base)}
+
+
+def acceptance_rows(summary: Summary) -> Iterator[Row]:
+    """Every verification above temperature 0: accepted drafts of a call that may accept (advance - 1), and what follows."""
+    ours = [c for c in summary.contenders if not c.peer and c.schedule != "autoregressive"]
+    if len({c.verification for c in ours}) > 1:
+        for c, row in zip(ours, absolute_rows(summary, ours), strict=True):
+            advances = [a for r in summary.responses[c.name] for a in (r.advances or [])[1:] if a]
+            yield row | {"schedule": c.schedule, "accepted drafts/call": sum(a - 1 for a in advances) / max(len(advances), 1)}
