@@ -163,8 +163,9 @@ class Decoder:
         layers = self.cache.layers(rows.ids.shape[0], slots)
         attend = CachedAttention(rows, layers, model.config, model.frequencies)
         if self._fused_head and request.verification == "greedy":
-            return torch.ops.packed_ss.linear_argmax(model.hidden(rows.ids, attend, call.head_rows), model.head.weight)
-        return (model(rows.ids, attend, call.head_rows),)
+            x = model.hidden(rows.ids, attend, call.head_rows, call.proposal_rows)
+            return torch.ops.packed_ss.linear_argmax(x, model.head.weight)
+        return (model(rows.ids, attend, call.head_rows, call.proposal_rows),)
 
     def _first_call(self, state: State, request: Request) -> None:
         """The prompt, with the first proposal block where the steps have one, in one counted call."""

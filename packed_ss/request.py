@@ -52,8 +52,6 @@ def check_request(config: ModelConfig, *, batch_size: int, max_length: int, inpu
         raise ValueError(f"verification is {verification!r}, but it must be one of {', '.join(VERIFICATIONS)}")
     if verification == "greedy" and heat >= GREEDY_BELOW:
         raise ValueError(f"verification 'greedy' needs temperature 0, but temperature is {temperature}")
-    if verification == "match" and config.layout != "block":
-        raise ValueError(f"verification 'match' is for models of the block layout, but this one's is {config.layout!r}")
     mode = "greedy" if heat < GREEDY_BELOW else "rejection" if verification == "auto" else verification
     stops = [[token] for token in _eos(eos_token_id, config)] + _stop_sequences(stop_sequences, config.vocab_size)
     return Request(prompts, new, mode, heat, whole_number("top_k", top_k, least=0), nucleus, _seeds(seed, len(prompts)), stops)

@@ -71,7 +71,7 @@ def resolve_ordered(ids: Tensor, probability: Tensor | None, accepted: Tensor | 
         place = positions.gather(1, h.clamp(max=window - 1).unsqueeze(1)).squeeze(1)
         taken = running.unsqueeze(1) & ((rank < h.unsqueeze(1)) | (corrects.unsqueeze(1) & (rank == h.unsqueeze(1))))
         _append_cached(s, positions, taken & (rank < h.unsqueeze(1)))
-        s.waiting[:, 0] = torch.where(corrects, place, s.waiting[:, 0])
+        s.waiting.select(1, 0).copy_(torch.where(corrects, place, s.waiting[:, 0]))
         tokens = torch.where(rank < h.unsqueeze(1), drafted, token.unsqueeze(1))
         _commit(s, running, positions, tokens, taken, torch.where(fails, place, -1))
     else:
@@ -82,7 +82,7 @@ def resolve_ordered(ids: Tensor, probability: Tensor | None, accepted: Tensor | 
     if verifies:
         _next_window(s, positions, proposal, by_confidence)
     elif cuts:
-        s.draft[:, :window] = torch.where(exists, proposal.tokens, -1)
+        s.draft[:, :window].copy_(torch.where(exists, proposal.tokens, -1))
 
 
 def resolve_native(ids: Tensor, probability: Tensor, *arguments) -> None:
@@ -100,7 +100,7 @@ def resolve_native(ids: Tensor, probability: Tensor, *arguments) -> None:
     likeliest = torch.where(usable, probability, -1).argmax(1, keepdim=True)
     taken = usable & ((probability >= threshold) | (table_range(window, ids.device) == likeliest))
     fails = torch.where(exists & (ids < 0), positions, s.tokens.shape[1]).amin(1)
-    s.waiting[:, :window] = torch.where(running.unsqueeze(1), _packed(positions, taken), s.waiting[:, :window])
+    s.waiting[:, :window].copy_(torch.where(running.unsqueeze(1), _packed(positions, taken), s.waiting[:, :window]))
     _commit(s, running, positions, ids, taken, torch.where(fails < s.tokens.shape[1], fails, -1))
     _next_window(s, positions, None, False)
 
@@ -160,7 +160,7 @@ def _commit(s: _State, running: Tensor, positions: Tensor, tokens: Tensor, taken
     """
     spare, device = s.tokens.shape[1] - 1, s.tokens.device
     s.tokens.scatter_(1, torch.where(taken, positions, spare).long(), tokens.int())
-    s.tokens[:, spare] = -1
+    s.tokens.select(1, spare).fill_(-1)
     reach = s.order.shape[1]
     if s.stops.shape[0]:
         _shorten(s, running, reach)

@@ -45,11 +45,11 @@ def pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: Tensor
     causal = torch.where(row < waiting_rows, row + 1, waiting_rows)
     seen = seen | (slot < torch.minimum(causal, p).unsqueeze(2)) | (slot == tail.unsqueeze(2))
     seen = seen & (where >= 0).unsqueeze(2)
-    bit = torch.where(slot % 32 == 31, -(2**31), 1 << (slot % 32)).int()
+    bit = torch.ones_like(slot) << slot % 32
     tail_mask.copy_(torch.where(seen, bit, 0).view(*seen.shape[:2], -1, 32).sum(-1))
     u = (place >= 0).sum(1)
-    consulted[:, 0] = 0
-    consulted[:, 1] = torch.minimum(drafted.long().cumprod(1).sum(1) + 1, u) if verifies else 0
+    consulted.select(1, 0).fill_(0)
+    consulted.select(1, 1).copy_(torch.minimum(drafted.long().cumprod(1).sum(1) + 1, u) if verifies else torch.zeros_like(u))
 
 
 def _shifted(values: Tensor, by: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from packed_ss.rows import Rows
 from packed_ss.state import DecodeState
 from tests.cuda.stub import HostDecoder, fake_cuda
 from tests.decoder.models import schedules, small_model
+from tests.support.checkpoints import random_model, random_set_config
 from tests.support.device_reads import DeviceRead, no_device_reads
 
 RAGGED = [[0, 2], [4, 1, 0, 2], [3], [2, 2, 4, 0, 1], [1]]
@@ -243,3 +244,52 @@ def test_a_loop_that_cuda_refuses_falls_back(monkeypatch: pytest.MonkeyPatch, ca
         plain, captured = decoders("linear", loop="device")
         assert facts(captured.generate(RAGGED, 9)) == facts(plain.generate(RAGGED, 9))
     assert "falls back to bursts: cudaGraphInstantiate failed" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("schedule", ["autoregressive", "linear", "packed", "quadratic", Branched((0, 2)), "native"], ids=str)
+def test_captured_ordered_iterations_decode_what_the_plain_loop_decodes(monkeypatch: pytest.MonkeyPatch, schedule: Any,
+                                                                        mode: str) -> None:
+    if schedule == "native" and mode != "greedy":
+        pytest.skip("native is greedy")
+    model = random_model(random_set_config(3), 3, torch.float64)
+    for order in ("left_to_right", "confidence") if mode == "greedy" and schedule != "native" else ("left_to_right",):
+        shape: dict[str, Any] = {"window": 4, "order": order, "max_length": 48, "batch_size": 5}
+        plain = Decoder(model, schedule, **shape)
+        with fake_cuda(monkeypatch) as watch:
+            captured = HostDecoder(model, schedule, **shape, burst=2)
+            for prompts, new in ((RAGGED, 9), (RAGGED[3], 14), (RAGGED[2:4], 1), (RAGGED[0], 0)):
+                settings = {"max_new_tokens": new, "seed": 7, **MODES[mode], **STOPS["sequences"]}
+                assert facts(captured.generate(prompts, **settings)) == facts(plain.generate(prompts, **settings))
+            assert watch.events.count("begin") == watch.events.count("end") == 3
+            assert not [use for use in watch.first_uses if use[0] != "aten.detach.default"]  # a view: no kernel
+            assert [graph.kept() for graph in watch.graphs] == [[]] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("order", ["left_to_right", "confidence"])
+def test_an_ordered_iteration_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str, order: str) -> None:
+    if order == "confidence" and mode != "greedy":
+        pytest.skip("confidence is greedy")
+    for schedule in ("linear", "packed", "quadratic", *(("native",) if mode == "greedy" and order == "left_to_right" else ())):
+        caught: list[tuple[Any, Request]] = []
+
+        class Catching(HostDecoder):
+            def _iteration(self, state: Any, request: Request, caught: list = caught) -> None:
+                super()._iteration(state, request)
+                caught.append((state, request))
+
+        with fake_cuda(monkeypatch):
+            model = random_model(random_set_config(1), 1)
+            decoder = Catching(model, schedule, window=4, order=order, max_length=48, batch_size=2)
+            decoder.generate(RAGGED[:2], 5, **MODES[mode])
+        state, request = caught[-1]
+        with torch.no_grad(), no_device_reads(monkeypatch) as watched:
+            HostDecoder._iteration(decoder, state, request)
+        resolve = "resolve_native" if schedule == "native" else "resolve_ordered"
+        assert {"packed_ss::pack_ordered", f"packed_ss::{resolve}"} <= watched.seen
+
+
+def test_an_order_that_is_a_function_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cuda(monkeypatch), pytest.raises(ValueError, match="takes left_to_right or confidence"):
+        HostDecoder(random_model(random_set_config(1)), window=4, max_length=20, order=lambda window: window)

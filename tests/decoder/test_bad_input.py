@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -273,6 +274,56 @@ def test_extreme_temperatures(temperature: float) -> None:
     assert greedy.tokens[0].tolist() == plain(model, [0, 2], 8, stop_ids=[1]).tokens
 
 
-def test_a_model_of_the_ordered_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="ordered one, such as SetDLM, but this decoder is for models of the block layout"):
-        Decoder(random_model(random_set_config(0)))
+ORDERED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({}, ("window is not given",)),
+    ({"window": 0}, ("window is 0", "from 1 to 1024")),
+    ({"window": True}, ("window is True", "from 1 to 1024")),
+    ({"window": 2.0}, ("window is 2.0", "from 1 to 1024")),
+    ({"window": 1025}, ("window is 1025", "from 1 to 1024")),
+    ({"window": 4, "block_size": 4}, ("block_size is 4", "an ordered one, such as SetDLM", "window and order")),
+    ({"window": 4, "two_call_start": True}, ("two_call_start is True", "an ordered one, such as SetDLM", "window and order")),
+    ({"window": 4, "order": "right_to_left"}, ("'right_to_left'", "'left_to_right' or 'confidence', or a function")),
+    ({"window": 4, "order": 3}, ("order is 3", "'left_to_right' or 'confidence', or a function")),
+    ({"window": 4, "schedule": "serial"}, ("'serial'", "autoregressive, linear, packed, quadratic, native")),
+    ({"window": 4, "schedule": Branched((0, 4))}, ("cut 4", "below the window 4")),
+    ({"window": 4, "schedule": "native", "order": "confidence"}, ("'confidence'", "native", "left_to_right is accepted")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), ORDERED)
+def test_arguments_of_an_ordered_decoder_that_are_refused(arguments: dict[str, Any], parts: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
+        Decoder(random_model(random_set_config(0)), **arguments)
+    one_sentence(refusal.value, parts)
+
+
+@pytest.mark.parametrize("arguments", [{"window": 4}, {"order": "left_to_right"}])
+def test_arguments_of_the_other_layout_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="of the block layout, such as Nemotron-Labs-Diffusion, which takes block") as refusal:
+        Decoder(small_model(1), **arguments)
+    one_sentence(refusal.value, (next(iter(arguments)),))
+
+
+@pytest.mark.parametrize("returned", [(), (1, 2, 3), (1, 2, 3, 3), (1, 2, 3, 5), (1, 2, 3, 4, 4), 7, None])
+def test_an_order_that_is_no_permutation_of_the_window_is_refused(returned: Any) -> None:
+    decoder = Decoder(random_model(random_set_config(0)), window=4, max_length=20, order=lambda window: returned)
+    with pytest.raises(ValueError, match=r"for the window \[1, 2, 3, 4\], but a permutation of it is accepted") as refusal:
+        decoder.generate([0, 2], 8)
+    one_sentence(refusal.value, ("the order function returned",))
+
+
+@pytest.mark.parametrize(("schedule", "order"), [("packed", "confidence"), ("linear", lambda window: window), ("native", None)])
+def test_sampling_needs_left_to_right(schedule: str, order: Any) -> None:
+    decoder = Decoder(random_model(random_set_config(0)), schedule, window=4, max_length=20, order=order)
+    with pytest.raises(ValueError, match="temperature") as refusal:
+        decoder.generate([0, 2], 8, temperature=0.5)
+    one_sentence(refusal.value, ("0.5", "native" if schedule == "native" else "would depend on the draws"))
+
+
+def test_a_window_beyond_the_horizon_is_warned_of() -> None:
+    model = random_model(random_set_config(0))
+    with pytest.warns(UserWarning, match=r"^the window is 17, but the checkpoint's horizon is 16 positions$"):
+        Decoder(model, window=17, max_length=40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Decoder(model, window=16, max_length=40)

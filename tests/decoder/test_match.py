@@ -12,7 +12,7 @@ from packed_ss.layouts.block import BlockCall
 from packed_ss.models.config import ModelConfig
 from packed_ss.request import check_request
 from packed_ss.state import DecodeState
-from tests.support.checkpoints import random_config, random_model, random_set_config
+from tests.support.checkpoints import random_config, random_model
 
 PROMPTS = [[4, 1, 7], [2, 9, 9, 5, 10], [6]]
 
@@ -70,7 +70,5 @@ def _checked(config: ModelConfig, temperature: float) -> str:
                          top_p=1.0, seed=0, verification="match", eos_token_id=[], stop_sequences=()).verification
 
 
-def test_it_is_greedy_at_temperature_0_and_not_for_ordered_models():
+def test_it_is_greedy_at_temperature_0():
     assert (_checked(random_config(), 0.0), _checked(random_config(), 0.5)) == ("greedy", "match")
-    with pytest.raises(ValueError, match="'match' is for models of the block layout, but this one's is 'ordered'"):
-        _checked(random_set_config(), 0.5)
