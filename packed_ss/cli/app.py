@@ -12,6 +12,7 @@ app = typer.Typer(name="packed-ss", no_args_is_help=True, add_completion=False, 
 
 Model = Annotated[str, typer.Option(help="Bundled name, local folder, or hub id.")]
 BlockSize = Annotated[int | None, typer.Option(help="B, rows of a proposal region; default: the checkpoint's.")]
+Window = Annotated[int | None, typer.Option(help="W, positions of an ordered model's window; default: half of its horizon.")]
 MaxNew = Annotated[int, typer.Option(help="Most tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
@@ -26,8 +27,11 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from this file.")] = None,
     model: Model = "tiny",
-    schedule: Annotated[str, typer.Option(help="autoregressive, linear, packed, quadratic or branched:0,4,...")] = "packed",
+    schedule: Annotated[str, typer.Option(help="autoregressive, linear, packed, quadratic, branched:0,4,... or, of an ordered "
+                                               "model, native.")] = "packed",
     block_size: BlockSize = None,
+    window: Window = None,
+    order: Annotated[str | None, typer.Option(help="Of an ordered model: left_to_right (default) or confidence.")] = None,
     max_new_tokens: MaxNew = 256,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -41,8 +45,9 @@ def generate(
     """Answer one prompt, streaming as tokens are accepted."""
     from .generate import run
 
-    run(prompt, file, model=model, schedule=schedule, block_size=block_size, stop=stop or [], raw=raw, as_json=json,
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, verification=verification)
+    run(prompt, file, model=model, schedule=schedule, block_size=block_size, window=window, order=order, stop=stop or [],
+        raw=raw, as_json=json, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+        verification=verification)
 
 
 @app.command()
@@ -50,9 +55,11 @@ def compare(
     model: Model = "tiny",
     problems: Annotated[Path | None, typer.Option(help="JSONL with 'question' and 'answer'; default: the model's own.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N problems.")] = None,
-    schedules: Annotated[str, typer.Option(help="Separated by ';' or ' '; outputs are compared with the first's.")]
-    = "autoregressive linear packed quadratic",
+    schedules: Annotated[str | None, typer.Option(help="Separated by ';' or ' '; outputs are compared with the first's; default: "
+                                                       "all that the model has.")] = None,
     block_size: BlockSize = None,
+    window: Window = None,
+    order: Annotated[str, typer.Option(help="Of an ordered model: left_to_right (default), confidence, or both.")] = "",
     max_new_tokens: MaxNew = 256,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -65,15 +72,16 @@ def compare(
     """Run schedules side by side on held-out problems."""
     from .compare import run
 
-    run(model, problems, limit, schedules.replace(";", " ").split(), block_size=block_size, as_json=json, plot=plot,
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, verification=verification)
+    run(model, problems, limit, (schedules or "").replace(";", " ").split(), block_size=block_size, window=window,
+        orders=list(_words(order)), as_json=json, plot=plot, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k,
+        top_p=top_p, seed=seed, verification=verification)
 
 
 @app.command()
 def bench(
     model: Annotated[list[str] | None, typer.Option(help="May be repeated; default: every bundled checkpoint.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="May be repeated; default: word-problems.")] = None,
-    task_file: Annotated[list[str] | None, typer.Option(help="TASK=PATH, where a task's records are; may be repeated.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Folder of the tasks' files, or TASK=PATH; may be repeated.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("bench-results"),
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts of a task.")] = None,
     modes: Annotated[str, typer.Option(help="Of greedy, rejection, coupled, match.")] = "greedy rejection match",
@@ -97,16 +105,17 @@ def bench(
     report_only: Annotated[bool, typer.Option("--report-only", help="Only write tables and figures from the records.")] = False,
 ) -> None:
     """Measure as the paper did: prompts x schedules x modes, tables and figures.  A stopped run goes on where it was."""
-    from ..evaluation.bench.plan import WORD_PROBLEMS, Wanted
+    from ..evaluation.bench.plan import Wanted
     from .bench import run
 
     wanted = Wanted(
-        tasks=tuple(task or (WORD_PROBLEMS,)), modes=_words(modes), schedules=_words(schedules) if schedules else None,
+        modes=_words(modes), schedules=_words(schedules) if schedules else None,
         block_size=block_size, windows=_numbers("windows", windows) if windows else None, orders=_words(orders), limit=limit,
         repeats=repeats, cap=max_new_tokens, peers=peers)
-    run(model or (), wanted, out, overwrite=overwrite, report_only=report_only, seed=seed, device=device, dtype=dtype,
-        columns=[column.strip() for column in columns.split(",")] if columns else [], threads=threads, lora=lora,
-        latency_seconds=latency_seconds, task_files=task_file or (), allow_code_execution=allow_code_execution)
+    run(model or (), task or ("word-problems",), wanted, out, overwrite=overwrite, report_only=report_only, seed=seed,
+        device=device, dtype=dtype, threads=threads, lora=lora,
+        columns=[column.strip() for column in columns.split(",")] if columns else [], latency_seconds=latency_seconds,
+        data=data or (), allow_code_execution=allow_code_execution)
 
 
 def _words(text: str) -> tuple[str, ...]:

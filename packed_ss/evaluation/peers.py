@@ -157,7 +157,12 @@ class CompiledLoop:
         shape = (c.num_layers, 1, max_length, c.num_kv_heads, c.head_dim)
         self._keys, self._values = (torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
         self._place = torch.arange(max_length, device=weight.device)
-        self._step = (compiled or (lambda step: torch.compile(step, mode="reduce-overhead")))(self._call)
+        self._step = (compiled or self._captured)(self._call)
+
+    def _captured(self, step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        for cache in (self._keys, self._values):  # written in place: without this torch would not capture the call
+            torch._dynamo.mark_static_address(cache)
+        return torch.compile(step, mode="reduce-overhead")
 
     def _call(self, ids: Tensor, positions: Tensor) -> Tensor:
         """The argmax after the last of ``ids`` [1, R] at ``positions`` [R], whose keys and values go into the cache."""

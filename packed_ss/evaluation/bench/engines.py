@@ -18,6 +18,7 @@ import torch
 from ... import cuda
 from ...decoder import Decoder, GenerateOutput
 from ...models.transformer import Transformer
+from ..compare import decoder_for
 from .measured import Measured
 from .plan import Contender
 
@@ -117,7 +118,7 @@ class Ours:
         else:
             options |= {"window": contender.window, "order": contender.order}
         self._options: dict[str, Any] = {} if contender.verification == "auto" else {"verification": contender.verification}
-        self._plain = (cuda.Decoder if on_gpu else HostTimed)(model, contender.schedule, **options)
+        self._plain = (decoder_for(model) if on_gpu else HostTimed)(model, contender.schedule, **options)
         self._timed = EventTimed(model, contender.schedule, **options) if on_gpu else self._plain
         self.separate = on_gpu
         self.rows: int | None = max(call.rows for call in self._plain.schedule.cycle)

@@ -7,12 +7,14 @@ probe's records (App. F.1: each schedule's fastest), unless they are given.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...models.config import ModelConfig
 from ...request import whole_number
+from ..tasks import Prompt, Task
 
 #: Schedules of the paper's tables, by layout, in the order of their rows.
 SCHEDULES = {"block": ("autoregressive", "linear", "quadratic", "packed"),
@@ -21,11 +23,8 @@ MODES = ("greedy", "rejection", "coupled", "match")
 ORDERS = ("left_to_right", "confidence")
 #: What the published linear decoder does is compared by these.
 _MATCHED = ("linear", "packed")
-WORD_PROBLEMS = "word-problems"
-PROBE_PROMPTS, PROBE_REPEATS = 10, 3
-#: Responses per prompt at temperature 1 (App. E.4), where not 1; caps of new tokens (App. E.2), where not 512.
-REPEATS = {"humaneval": 20, "mbpp": 7}
-CAPS = {"gsm8k": 1024, "math500": 1024, WORD_PROBLEMS: 256}
+#: The probe (App. F.1): the first ten prompts, at most so many new tokens each, three times against the machine's noise.
+PROBE_PROMPTS, PROBE_CAP, PROBE_REPEATS = 10, 512, 3
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,31 @@ class Contender:
 
 @dataclass(frozen=True)
 class Cell:
-    """One checkpoint, task, temperature and order.  ``prompts`` None is all of the task's; ``study`` is what it is for:
-    "probe" (table 3), "main" (the other tables) or "lora" (tables 4 and 5)."""
+    """One checkpoint, task, temperature and order, over the first ``prompts`` of the task, whose texts ``digest`` tells from
+    others.  ``study`` is what it is for: "probe" (table 3), "main" (the other tables) or "lora" (tables 4 and 5).
+    ``repeats``: responses per prompt.  ``cap``: most new tokens."""
 
     study: str
     model: str
     task: str
     temperature: float
     contenders: tuple[Contender, ...]
-    order: str | None = None
-    prompts: int | None = None
+    prompts: int
+    digest: str
+    cap: int
     repeats: int = 1
-    cap: int = 512
+    order: str | None = None
 
     @property
     def name(self) -> str:
         """Unique in a plan."""
         order = [] if self.order is None else [self.order]
         return "/".join([self.study, self.model, self.task, f"T{self.temperature:g}", *order])
+
+    @property
+    def responses(self) -> int:
+        """How many are to be decoded."""
+        return self.prompts * self.repeats * len(self.contenders)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,6 @@ def plan_from(values: dict[str, Any]) -> Plan:
 class Wanted:
     """What was asked for.  None leaves the choice to the layout, the task or the probe."""
 
-    tasks: tuple[str, ...] = (WORD_PROBLEMS,)
     modes: tuple[str, ...] = ("greedy", "rejection", "match")
     schedules: tuple[str, ...] | None = None
     block_size: int | None = None
@@ -107,7 +112,7 @@ class Wanted:
     peers: bool = True
 
 
-def model_cells(model: str, config: ModelConfig, wanted: Wanted, *, adapter: str | None = None,
+def model_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted, *, adapter: str | None = None,
                 peers: Sequence[str] = (), sampling_peers: Sequence[str] = ()) -> list[Cell]:
     """The cells of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``peers`` of greedy decoding and
     ``sampling_peers``: names of those that can run on it.
@@ -115,10 +120,12 @@ def model_cells(model: str, config: ModelConfig, wanted: Wanted, *, adapter: str
     Raises ValueError for schedules, modes, orders, windows or block sizes that there are not.
     """
     _check(config, wanted)
+    if not tasks or any(not task.prompts for task in tasks):
+        raise ValueError("no task with a prompt was given, but at least one is needed")
     if config.layout == "ordered":
-        return _ordered_cells(model, config, wanted)
-    return _block_cells(model, config, wanted, adapter, [Contender(peer, peer, peer=True) for peer in peers if wanted.peers],
-                        [Contender(peer, peer, peer=True) for peer in sampling_peers if wanted.peers])
+        return _ordered_cells(model, config, tasks, wanted)
+    beside = [[Contender(peer, peer, peer=True) for peer in kind if wanted.peers] for kind in (peers, sampling_peers)]
+    return _block_cells(model, config, tasks, wanted, adapter, *beside)
 
 
 def _check(config: ModelConfig, wanted: Wanted) -> None:
@@ -131,8 +138,8 @@ def _check(config: ModelConfig, wanted: Wanted) -> None:
     if not _schedules(config, wanted):
         raise ValueError(f"none of the schedules {', '.join(wanted.schedules or ())} is one of a model of the {config.layout} "
                          f"layout: {', '.join(SCHEDULES[config.layout])}")
-    if not wanted.modes or not wanted.tasks:
-        raise ValueError("no mode or no task was given, but at least one of each is needed")
+    if not wanted.modes or not wanted.orders:
+        raise ValueError("no mode or no order was given, but at least one of each is needed")
     for name, value in (("block size", wanted.block_size), *(("window", window) for window in wanted.windows or ())):
         if value is not None:
             whole_number(name, value, least=2 if name == "block size" else 1)
@@ -146,33 +153,32 @@ def _schedules(config: ModelConfig, wanted: Wanted) -> list[str]:
     return [s for s in SCHEDULES[config.layout] if wanted.schedules is None or s in wanted.schedules]
 
 
-def _block_cells(model: str, config: ModelConfig, wanted: Wanted, adapter: str | None, peers: list[Contender],
-                 sampling_peers: list[Contender]) -> list[Cell]:
+def _block_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted, adapter: str | None,
+                 peers: list[Contender], sampling_peers: list[Contender]) -> list[Cell]:
     schedules = _schedules(config, wanted)
     drafting = [s for s in schedules if s != "autoregressive"]
     cells = []
-    first = wanted.tasks[0]
+    first = tasks[0]
     if wanted.block_size is None and drafting:
         sizes = [Contender(f"{s}, B={b}", s, block_size=b) for s in drafting for b in probe_sizes(s, config.block_size or 16)]
-        few = PROBE_PROMPTS if wanted.limit is None else min(PROBE_PROMPTS, wanted.limit)
-        cells.append(Cell("probe", model, first, 0.0, tuple(sizes), prompts=few, repeats=PROBE_REPEATS,
-                          cap=min(_cap(first, wanted), 512)))
+        cells.append(_cell("probe", model, first, 0.0, sizes, wanted, most=PROBE_PROMPTS, cap=PROBE_CAP, repeats=PROBE_REPEATS))
     ours = [Contender(s, s, block_size=2 if s == "autoregressive" else wanted.block_size) for s in schedules]
-    for task in wanted.tasks:
+    for task in tasks:
         if "greedy" in wanted.modes:
-            cells.append(_main(model, task, 0.0, [*ours, *peers], wanted))
+            cells.append(_cell("main", model, task, 0.0, [*ours, *peers], wanted))
         if sampled := [mode for mode in wanted.modes if mode != "greedy"]:
             each = [_verified(c, mode) for mode in sampled for c in ours
                     if mode != "match" or c.schedule in _MATCHED]
-            cells.append(_main(model, task, 1.0, [*each, *(sampling_peers if "rejection" in sampled else [])], wanted))
+            beside = sampling_peers if "rejection" in sampled else []
+            cells.append(_cell("main", model, task, 1.0, [*each, *beside], wanted))
     if adapter is not None and "greedy" in wanted.modes and drafting:
         drafters = [c for c in ours if c.schedule in drafting]
         both = [*drafters, *(replace(c, name=f"{c.name} + LoRA", adapter=adapter) for c in drafters)]
-        cells.append(Cell("lora", model, first, 0.0, tuple(both), prompts=wanted.limit, cap=min(_cap(first, wanted), 512)))
+        cells.append(_cell("lora", model, first, 0.0, both, wanted, cap=PROBE_CAP))
     return cells
 
 
-def _ordered_cells(model: str, config: ModelConfig, wanted: Wanted) -> list[Cell]:
+def _ordered_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted) -> list[Cell]:
     """Windows and orders take the place of block sizes.
 
     Native and autoregressive have no order, and run beside left to right (table 9); native is greedy alone.
@@ -180,34 +186,38 @@ def _ordered_cells(model: str, config: ModelConfig, wanted: Wanted) -> list[Cell
     schedules = _schedules(config, wanted)
     windows = wanted.windows or (max(1, (config.horizon or 16) // 2),)  # the trained horizon is twice the window (App. E.1)
     cells = []
-    for task in wanted.tasks:
+    for task in tasks:
         for order in wanted.orders:
             ours = [Contender(f"{s}, W={w}", s, window=w, order=order) for w in windows for s in schedules
                     if s not in ("native", "autoregressive") or order == "left_to_right"]
             sampling = [c for c in ours if c.schedule != "native"]
             if "greedy" in wanted.modes and ours:
-                cells.append(_main(model, task, 0.0, ours, wanted, order))
-            # Above temperature 0 drafts are verified left to right, and match is for the block layout.
-            sampled = [mode for mode in wanted.modes if mode in ("rejection", "coupled")]
-            if sampled and sampling and order == "left_to_right":
-                cells.append(_main(model, task, 1.0, [_verified(c, mode) for mode in sampled for c in sampling], wanted, order))
+                cells.append(_cell("main", model, task, 0.0, ours, wanted, order=order))
+            sampled = [mode for mode in wanted.modes if mode != "greedy"]
+            if sampled and sampling and order == "left_to_right":  # as drafts are verified above temperature 0
+                each = [_verified(c, mode) for mode in sampled for c in sampling if mode != "match" or c.schedule in _MATCHED]
+                cells.append(_cell("main", model, task, 1.0, each, wanted, order=order))
     return cells
 
 
-def _main(model: str, task: str, temperature: float, contenders: Sequence[Contender], wanted: Wanted,
-          order: str | None = None) -> Cell:
-    repeats = wanted.repeats or (REPEATS.get(task, 1) if temperature else 1)
-    return Cell("main", model, task, temperature, tuple(contenders), order=order, prompts=wanted.limit, repeats=repeats,
-                cap=_cap(task, wanted))
+def _cell(study: str, model: str, task: Task, temperature: float, contenders: Sequence[Contender], wanted: Wanted, *,
+          order: str | None = None, most: int | None = None, cap: int | None = None, repeats: int | None = None) -> Cell:
+    """A cell with the task's own cap and repetitions, where nothing else was asked for."""
+    prompts = task.prompts[: wanted.limit][:most]
+    caps = [one for one in (wanted.cap or task.max_new_tokens, cap) if one is not None]
+    return Cell(study, model, task.name, temperature, tuple(contenders), prompts=len(prompts), digest=digest(prompts),
+                cap=min(caps), repeats=repeats or wanted.repeats or task.repeats(temperature), order=order)
+
+
+def digest(prompts: Sequence[Prompt]) -> str:
+    """Tells prompts from others by their ids and texts: 16 hexadecimal digits."""
+    lines = "".join(f"{prompt.id}\0{prompt.text}\0" for prompt in prompts)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
 def _verified(contender: Contender, mode: str) -> Contender:
     name = contender.name if mode == "rejection" else f"{contender.name} ({mode})"
     return replace(contender, name=name, verification=mode)
-
-
-def _cap(task: str, wanted: Wanted) -> int:
-    return wanted.cap or CAPS.get(task, 512)
 
 
 def probe_sizes(schedule: str, block_size: int) -> tuple[int, ...]:

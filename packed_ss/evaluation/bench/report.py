@@ -61,8 +61,8 @@ def _about(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """What the tables were measured on and how, a line each."""
     starts = [note for note in run.notes if note.get("what") == "start"]
     lines = ["Batch 1, contenders in turns within each prompt. Wall time includes prefill and all decoding work; every forward "
-             "is one NFE; rates are of totals; brackets are 95 % percentile intervals of 20,000 paired resamples over prompts, "
-             "and say nothing of the machine's noise."]
+             "is one NFE, prompt and first proposal together one, also at temperature 1; rates are of totals; brackets are 95 % "
+             "percentile intervals of 20,000 paired resamples over prompts, and say nothing of the machine's noise."]
     if starts:
         first: dict[str, Any] = starts[0]["environment"]
         kernels = sorted(set(first["kernels"].values()))

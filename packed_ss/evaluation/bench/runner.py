@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from ...models.tokenizer import load_tokenizer
 from ...models.transformer import Transformer
 from ..compare import chat_prompt
 from ..peers import GREEDY_PEERS, SAMPLING_PEERS, make_peer, obstacle
+from ..tasks import Task
 from .engines import Ours
-from .items import Item
 from .latency import measure
 from .measured import Engine
 from .plan import Cell, Contender, Plan
@@ -76,9 +76,9 @@ def environment(device: str) -> dict[str, Any]:
             **({"cuda": cuda.info()} if on_gpu else {})}
 
 
-def keys_of(cell: Cell, items: Sequence[Item]) -> Iterator[tuple[int, int, Contender]]:
+def keys_of(cell: Cell) -> Iterator[tuple[int, int, Contender]]:
     """(prompt's index, repeat, contender) of a cell, in the order in which they run."""
-    for i in range(len(items)):
+    for i in range(cell.prompts):
         for repeat in range(cell.repeats):
             for j in range(len(cell.contenders)):
                 yield i, repeat, cell.contenders[(i * cell.repeats + repeat + j) % len(cell.contenders)]
@@ -106,12 +106,13 @@ def resolved(cell: Cell, run: Run) -> Cell:
     return replace(cell, contenders=tuple(chosen))
 
 
-def run_cell(cell: Cell, items: Sequence[Item], models: Models, recorder: Recorder, seed: int,
+def run_cell(cell: Cell, task: Task, models: Models, recorder: Recorder, seed: int,
              progress: Callable[[], None] = lambda: None) -> None:
     """Decodes what of a cell the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
     cell = resolved(cell, recorder.run)
     tokenizer = models.tokenizer(cell.model)
-    prompts = [chat_prompt(tokenizer, item.prompt) for item in items]
+    asked = task.prompts[: cell.prompts]
+    prompts = [chat_prompt(tokenizer, prompt.text) for prompt in asked]
     longest = max(map(len, prompts), default=0) + cell.cap
     engines: dict[str, Engine] = {}
 
@@ -123,19 +124,20 @@ def run_cell(cell: Cell, items: Sequence[Item], models: Models, recorder: Record
             engines[contender.name] = made
         return engines[contender.name]
 
-    for i, repeat, contender in keys_of(cell, items):
-        key = (cell.name, contender.name, items[i].name, repeat, False)
+    for i, repeat, contender in keys_of(cell):
+        key = (cell.name, contender.name, asked[i].id, repeat, False)
         if key not in recorder.run.responses:
             made, own = engine(contender), seed + _SEEDS * i + repeat
             for timed in (True, False) if made.separate else (False,):
                 out = (made.generate_timed if timed else made.generate)(prompts[i], cell.cap, cell.temperature, own)
                 text = tokenizer.decode(out.tokens, skip_special_tokens=True)
+                score = None if timed else task.score(asked[i], text)
                 recorder.add(Response(
-                    cell=cell.name, contender=contender.name, prompt=items[i].name, repeat=repeat, seed=own,
+                    cell=cell.name, contender=contender.name, prompt=asked[i].id, repeat=repeat, seed=own,
                     schedule=contender.schedule, block_size=contender.block_size, window=contender.window, rows=made.rows,
                     tokens=len(out.tokens), nfe=out.nfe, advances=out.advances, seconds=out.seconds,
                     model_seconds=out.model_seconds, first_model_seconds=out.first_model_seconds,
-                    finish_reason=out.finish_reason, text=text, score=None if timed else items[i].score(text), timed=timed))
+                    finish_reason=out.finish_reason, text=text, score=None if score is None else float(score), timed=timed))
         progress()
 
 
@@ -143,7 +145,7 @@ def _engine(contender: Contender, model: Transformer, max_length: int) -> Engine
     return make_peer(contender.schedule, model, max_length) if contender.peer else Ours(model, contender, max_length)
 
 
-def run_plan(plan: Plan, items: Callable[[Cell], list[Item]], models: Models, recorder: Recorder,
+def run_plan(plan: Plan, tasks: Callable[[Cell], Task], models: Models, recorder: Recorder,
              progress: Callable[[str, int | None], None] = lambda what, total: None) -> None:
     """Everything that the records of a plan lack.
 
@@ -152,9 +154,8 @@ def run_plan(plan: Plan, items: Callable[[Cell], list[Item]], models: Models, re
     for model in dict.fromkeys(cell.model for cell in plan.cells):
         for cell in plan.cells:
             if cell.model == model:
-                listed = items(cell)
-                progress(cell.name, len(listed) * cell.repeats * len(cell.contenders))
-                run_cell(cell, listed, models, recorder, plan.seed, lambda name=cell.name: progress(name, None))
+                progress(cell.name, cell.responses)
+                run_cell(cell, tasks(cell), models, recorder, plan.seed, lambda name=cell.name: progress(name, None))
         if plan.latency_seconds and model not in recorder.run.latency:
             progress(f"latency/{model}", 1)
             recorder.note("latency", measure(models.model(model), model, seconds=plan.latency_seconds))

@@ -25,8 +25,8 @@ Row = dict[str, Any]
 FORMATS: dict[str, str] = {
     "model": "", "task": "", "schedule": "", "weights": "", "verification": "", "order": "", "baseline": "", "peer": "",
     "note": "", "temperature": "g", "B": "d", "W": "d", "rows/call": "d", "prompts": "d", "responses": "d",
-    "accuracy": ".1%", "tokens": ".1f", "wall (s)": ".4g", "NFE": ".2f", "tokens/NFE": ".3f", "ms/NFE": ".3f", "tokens/s": ".1f",
-    "model (s)": ".4g", "non-model (s)": ".4g", "iterations": ".2f", "rows selected": "d", "rows evaluated": "d",
+    "accuracy": ".1%", "tokens": ".1f", "wall (s)": ".4f", "NFE": ".2f", "tokens/NFE": ".3f", "ms/NFE": ".3f", "tokens/s": ".1f",
+    "model (s)": ".4f", "non-model (s)": ".4f", "iterations": ".2f", "rows selected": "d", "rows evaluated": "d",
     "model ms/iteration, base": ".3f", "model ms/iteration, LoRA": ".3f", "wall difference (s)": ".4f", "throughput ratio": ".3f",
     "tokens/NFE ratio": ".3f", "time/NFE ratio": ".3f", "accuracy difference (points)": ".2f", "accuracy of packed": ".1%",
     "accuracy of baseline": ".1%", "same text as autoregressive": "", "tokens/s, × transformers": ".2f",
@@ -50,12 +50,15 @@ class Table:
         kept = tuple(column for column in wanted if column in self.columns)
         return replace(self, columns=kept) if kept else self
 
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[_shown(row.get(c), FORMATS[c]) for c in self.columns] for row in self.rows]
+
     def markdown(self) -> str:
         """The title and a table; intervals as value [low, high], the fastest in bold, what is not there as a dash."""
         lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |",
                  "|" + "|".join("---:" if FORMATS[c] else "---" for c in self.columns) + "|"]
-        for i, row in enumerate(self.rows):
-            cells = [_shown(row.get(c), FORMATS[c]) for c in self.columns]
+        for i, cells in enumerate(self.cells()):
             bold = [c == "tokens/s" and i in self.best for c in self.columns]
             lines.append("| " + " | ".join(f"**{cell}**" if b else cell for cell, b in zip(cells, bold, strict=True)) + " |")
         return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Tests of `packed_ss.evaluation.bench`."""
