@@ -172,7 +172,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, work="build/tiny-set", out="packed_ss/assets/tiny-set")
+    parser = arguments(__doc__, work="build/tiny-set", out="packed_ss/assets/tiny-set", steps=1600, decay=0.25)
     parser.add_argument("--evaluate", action="store_true", help="do not train; answer the held-out problems with the last save")
     args = parser.parse_args()
     if not args.evaluate:

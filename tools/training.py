@@ -120,9 +120,9 @@ def losses(model: Transformer, batch: Batch) -> tuple[list[Tensor], list[Tensor]
             [(logits.argmax(-1) == target).float().mean() for logits, target in out])
 
 
-def learning_rate(step: int, steps: int, warm: int = 100) -> float:
-    """Factor on the peak rate: linear warm-up, flat, then linear to zero over the last 40 %."""
-    return min(1.0, (step + 1) / warm, (steps - step) / (0.4 * steps))
+def learning_rate(step: int, steps: int, decay: float = 0.4, warm: int = 100) -> float:
+    """Factor on the peak rate: linear warm-up, flat, then linear to zero over the last ``decay`` of the steps."""
+    return min(1.0, (step + 1) / warm, (steps - step) / (decay * steps))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def train(recipe: Recipe, args: argparse.Namespace) -> None:
         for step, batch in zip(range(first, args.steps), recipe.batches(tokenizer, args.batch, first), strict=False):
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
-                    group["lr"] = args.rate * learning_rate(step, args.steps)
+                    group["lr"] = args.rate * learning_rate(step, args.steps, args.decay)
             loss, right = losses(model, batch)
             (loss[0] + args.mask_weight * loss[1]).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -216,12 +216,13 @@ def write_texts(tokenizer: Tokenizer, out: Path) -> None:
     (out / "held_out.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def arguments(description: str | None, *, work: str, out: str) -> argparse.ArgumentParser:
-    """The settings that both tools have; ``work`` and ``out`` are the defaults of the two folders."""
+def arguments(description: str | None, *, work: str, out: str, steps: int = 2000, decay: float = 0.4) -> argparse.ArgumentParser:
+    """The settings that the tools have; the arguments are defaults of those in which they differ."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", default=work, help="folder for the resumable state and the log")
     parser.add_argument("--out", default=out, help="folder of the finished checkpoint")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--decay", type=float, default=decay, help="share of the steps at the end over which the rate goes to 0")
     parser.add_argument("--batch", type=int, default=64, help="problems per step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--mask-weight", type=float, default=1.0, help="weight of the drafting rows' loss against the other one")

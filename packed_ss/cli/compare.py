@@ -11,17 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..evaluation.compare import Summary, compare, parse_schedule
+from ..evaluation.compare import Summary, compare, contenders, parse_schedule
 from ..evaluation.problems import read_problems
 from ..models.loading import load_model, resolve_folder
 from ..models.tokenizer import load_tokenizer
 
 
-def run(model: str, problems: Path | None, limit: int | None, schedules: list[str], *, block_size: int | None, as_json: bool,
-        plot: Path | None, **sampling: Any) -> None:
+def run(model: str, problems: Path | None, limit: int | None, schedules: list[str], *, block_size: int | None,
+        window: int | None, orders: list[str], as_json: bool, plot: Path | None, **sampling: Any) -> None:
     """Measures, then prints a table (or JSON) and writes the figure if one is asked for."""
-    if not schedules:
-        raise ValueError("no schedule was given, but at least one is needed")
     for schedule in schedules:
         parse_schedule(schedule)
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
@@ -29,27 +27,32 @@ def run(model: str, problems: Path | None, limit: int | None, schedules: list[st
     folder = resolve_folder(model)
     records = read_problems(problems or folder / "held_out.jsonl", limit)
     network, tokenizer = load_model(model), load_tokenizer(model)
+    compared = contenders(network.config, schedules, orders, block_size=block_size, window=window)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=as_json) as bar:
-        task = bar.add_task("decoding", total=len(records) * len(schedules))
-        summaries = compare(network, tokenizer, records, schedules, block_size=block_size,
-                            progress=lambda: bar.advance(task), **sampling)
-    b = block_size or network.config.block_size
-    title = f"{model}, B = {b}, {len(records)} problems, temperature {sampling['temperature']:g}"
+        task = bar.add_task("decoding", total=len(records) * len(compared))
+        summaries = compare(network, tokenizer, records, compared, progress=lambda: bar.advance(task), **sampling)
+    if network.config.layout == "block":
+        shape: dict[str, Any] = {"block_size": block_size or network.config.block_size}
+        shown = f"B = {shape['block_size']}"
+    else:
+        shape = {"window": next(iter(compared.values()))["window"], "orders": orders or ["left_to_right"]}
+        shown = f"W = {shape['window']}" + (f", {orders[0].replace('_', ' ')}" if len(orders) == 1 else "")
+    title = f"{model}, {shown}, {len(records)} problems, temperature {sampling['temperature']:g}"
     if plot is not None:
         from ..evaluation.plots import plot_comparison
 
         plot_comparison(summaries, plot, title)
     if as_json:
-        print(json.dumps({"model": model, "block_size": b, **sampling, "schedules": [s.as_dict() for s in summaries]}))
+        print(json.dumps({"model": model, **shape, **sampling, "schedules": [s.as_dict() for s in summaries]}))
     else:
         Console().print(table(summaries, title))
 
 
 def table(summaries: list[Summary], title: str) -> Table:
     """Rates of every schedule, and their ratio to linear's where linear was run."""
-    linear = next((s for s in summaries if s.schedule == "linear"), None)
+    linear = next((s for s in summaries if s.schedule.startswith("linear")), None)
     out = Table(title=title, box=SIMPLE, padding=(0, 1), show_edge=False)
     for name in ("schedule", "tokens/NFE", "ms/NFE", "tokens/s", "accuracy", "same"):
         out.add_column(name, justify="left" if name == "schedule" else "right", no_wrap=True)
@@ -64,6 +67,6 @@ def table(summaries: list[Summary], title: str) -> Table:
             cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2), cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
             cell(s.tokens_per_second, linear and linear.tokens_per_second, 0), f"{100 * s.correct:.1f} %",
             "random" if s.equal is None else f"{s.equal}/{s.prompts}")
-    against = "x: against linear; " if linear else ""
+    against = f"x: against {linear.schedule}; " if linear else ""
     out.caption = f"{against}same: outputs equal to those of {summaries[0].schedule}"
     return out

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..decoder import GenerateOutput
-from ..evaluation.compare import chat_prompt, decoder_for, parse_schedule
+from ..evaluation.compare import chat_prompt, decoder_for, parse_schedule, settings_for
 from ..models.loading import load_model
 from ..models.tokenizer import load_tokenizer
 
 
-def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, block_size: int | None, stop: list[str],
-        raw: bool, as_json: bool, max_new_tokens: int, **sampling: Any) -> None:
+def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, block_size: int | None, window: int | None,
+        order: str | None, stop: list[str], raw: bool, as_json: bool, max_new_tokens: int, **sampling: Any) -> None:
     """Reads the prompt, decodes it, prints the answer and a line of figures (on standard error), or one JSON object."""
     text = read_prompt(prompt, file)
     parsed = parse_schedule(schedule)
@@ -22,14 +22,15 @@ def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, blo
     ids = tokenizer.encode(text, add_special_tokens=True) if raw else chat_prompt(tokenizer, text)
     if not ids:
         raise ValueError("the prompt is empty, but at least one token is needed")
-    decoder = decoder_for(network)(network, parsed, block_size=block_size, max_length=len(ids) + max(max_new_tokens, 0))
+    settings = settings_for(network.config, block_size=block_size, window=window, order=order)
+    decoder = decoder_for(network)(network, parsed, max_length=len(ids) + max(max_new_tokens, 0), **settings)
     streamer = None if as_json else _streamer(tokenizer)
     stops = [tokenizer.encode(one, add_special_tokens=False) for one in stop]
     if network.head.weight.is_cuda:  # captures the iteration, so that the time below is the decoding's
         decoder.generate(ids, max_new_tokens=min(max_new_tokens, 1), stop_sequences=stops, **sampling)
     out = decoder.generate(ids, max_new_tokens=max_new_tokens, stop_sequences=stops, streamer=streamer, **sampling)
     if as_json:
-        record = {"model": model, "schedule": schedule, "block_size": decoder.block_size, "prompt": text, "prompt_tokens": ids,
+        record = {"model": model, "schedule": schedule, **decoder.steps.settings, "prompt": text, "prompt_tokens": ids,
                   "tokens": out.tokens[0].tolist(), "text": tokenizer.decode(out.tokens[0], skip_special_tokens=True),
                   "finish_reason": out.finish_reason[0], "nfe": out.nfe[0], "advances": out.advances[0],
                   "seconds": out.seconds, "max_new_tokens": max_new_tokens, "stop_sequences": stops, **sampling}

@@ -25,6 +25,10 @@ def run(path: Path | None, model: str | None, float64: bool, *, as_json: bool) -
     if temperature >= 1e-5 and record.get("verification") != "coupled":
         raise ValueError(f"the output was sampled at temperature {temperature} with verification "
                          f"{record.get('verification')!r}, but only greedy and coupled outputs are a function of the model")
+    if record.get("order", "left_to_right") != "left_to_right" or record.get("schedule") == "native":
+        what = "schedule 'native'" if record.get("schedule") == "native" else f"order {record['order']!r}"
+        raise ValueError(f"the output was decoded with {what}, but only left_to_right outputs of the other schedules are what "
+                         "plain AR emits")
     name = model or record["model"]
     network = load_model(name, dtype=torch.float64 if float64 else None)
     for token in record["prompt_tokens"] + record["tokens"]:
