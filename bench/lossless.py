@@ -1,34 +1,54 @@
-"""Every schedule, block size and batch on every held-out problem: are all outputs the autoregressive ones?
+"""Every schedule, width, order and batch on every held-out problem: are all outputs the autoregressive, or serial, ones?
 
     python bench/lossless.py --json bench/results/lossless-tiny-cpu.json
+    python bench/lossless.py --model tiny-set --json bench/results/lossless-tiny-set-cpu.json
 
-Greedy, float32.  Prints one line per combination and exits with 1 where an output differs.
+Greedy, float32.  Left to right, outputs are compared with the autoregressive ones; in the order of confidence every accepted
+token is teacher-forced along the orders of its own run (Proposition C.1).  Prints one line per combination and exits with 1
+where an output differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 
 import packed_ss
 from packed_ss.evaluation.compare import chat_prompt, parse_schedule
+from packed_ss.evaluation.ordered_trace import Traced, wrong_pairs
 from packed_ss.evaluation.problems import read_problems
 
+NEW_TOKENS = 160
 
-def decode(model, prompts: list[list[int]], schedule: str, block_size: int, batch: int) -> tuple[list[list[int]], int]:
-    """Outputs in order and the number of model calls (of sequences: a batch of five counts five)."""
-    decoder = packed_ss.Decoder(model, parse_schedule(schedule), block_size=block_size, batch_size=batch,
-                                max_length=max(map(len, prompts)) + 160)
-    outputs, nfe = [], 0
+
+def decode(model, prompts: list[list[int]], schedule: str, batch: int, **settings: Any) -> tuple[list[list[int]], int, int]:
+    """Outputs in order, the number of model calls (of sequences: a batch of five counts five), and, of a run in the order of
+    confidence, how many outputs hold a token that is not the serial one."""
+    traced = settings.get("order") == "confidence"
+    decoder = (Traced if traced else packed_ss.Decoder)(
+        model, parse_schedule(schedule), batch_size=batch, max_length=max(map(len, prompts)) + NEW_TOKENS, **settings)
+    outputs, nfe, wrong = [], 0, 0
     for i in range(0, len(prompts), batch):
-        out = decoder.generate(prompts[i: i + batch], max_new_tokens=160)
+        part = prompts[i: i + batch]
+        out = decoder.generate(part, max_new_tokens=NEW_TOKENS)
         outputs += [tokens.tolist() for tokens in out.tokens]
         nfe += sum(out.nfe)
-    return outputs, nfe
+        if traced:
+            wrong += sum(bool(wrong_pairs(model, prompt, pairs)) for prompt, pairs in zip(part, decoder.pairs, strict=True))
+    return outputs, nfe, wrong
+
+
+def combinations(model, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A decoder's settings of the model's layout."""
+    if model.config.layout == "block":
+        return [{"block_size": b} for b in args.block_sizes]
+    return [{"window": w, "order": order} for w, order in itertools.product(args.windows, args.orders)]
 
 
 def main() -> None:
@@ -37,28 +57,32 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=None)
     parser.add_argument("--schedules", nargs="+", default=["linear", "packed", "quadratic", "branched:0,1"])
     parser.add_argument("--block-sizes", nargs="+", type=int, default=[2, 4, 8, 16, 32])
+    parser.add_argument("--windows", nargs="+", type=int, default=[4, 8, 16], help="of an ordered model")
+    parser.add_argument("--orders", nargs="+", default=["left_to_right", "confidence"], help="of an ordered model")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 5])
     parser.add_argument("--json", help="also write the records to this file")
     args = parser.parse_args()
     model, tokenizer = packed_ss.load_model(args.model, dtype=torch.float32), packed_ss.load_tokenizer(args.model)
     prompts = [chat_prompt(tokenizer, p.question) for p in read_problems(model.source / "held_out.jsonl", args.problems)]
-    expected, _ = decode(model, prompts, "autoregressive", 16, 1)
+    every = combinations(model, args)
+    plain = every[0] if model.config.layout == "block" else {"window": 1}
+    expected, _, _ = decode(model, prompts, "autoregressive", 1, **plain)
     records = []
-    for schedule in args.schedules:
-        for block_size in args.block_sizes:
-            for batch in args.batches:
-                begin = time.perf_counter()
-                outputs, nfe = decode(model, prompts, schedule, block_size, batch)
-                equal = sum(a == b for a, b in zip(outputs, expected, strict=True))
-                records.append({"schedule": schedule, "block_size": block_size, "batch": batch, "prompts": len(prompts),
-                                "equal": equal, "tokens": sum(map(len, outputs)), "nfe": nfe})
-                print(f"{schedule:15} B = {block_size:2}  batch {batch}: {equal} of {len(prompts)} equal, "
-                      f"{records[-1]['tokens'] / nfe:.2f} tokens per call, {time.perf_counter() - begin:.0f} s", flush=True)
-                if args.json:
-                    with open(args.json, "w", encoding="utf-8") as file:
-                        json.dump({"model": args.model, "dtype": "float32", "torch": torch.__version__, "records": records},
-                                  file, indent=1)
-    sys.exit(any(r["equal"] != r["prompts"] for r in records))
+    for schedule, settings, batch in itertools.product(args.schedules, every, args.batches):
+        begin = time.perf_counter()
+        outputs, nfe, wrong = decode(model, prompts, schedule, batch, **settings)
+        equal = sum(a == b for a, b in zip(outputs, expected, strict=True))
+        lossless = len(prompts) - wrong if settings.get("order") == "confidence" else equal
+        records.append({"schedule": schedule, **settings, "batch": batch, "prompts": len(prompts), "lossless": lossless,
+                        "equal_to_ar": equal, "tokens": sum(map(len, outputs)), "nfe": nfe})
+        shown = ", ".join(f"{name} {value}" for name, value in settings.items())
+        print(f"{schedule:15} {shown}, batch {batch}: {lossless} of {len(prompts)} lossless, "
+              f"{records[-1]['tokens'] / nfe:.2f} tokens per call, {time.perf_counter() - begin:.0f} s", flush=True)
+        if args.json:
+            run = {"model": args.model, "dtype": "float32", "torch": torch.__version__, "records": records}
+            with open(args.json, "w", encoding="utf-8") as file:
+                json.dump(run, file, indent=1)
+    sys.exit(any(r["lossless"] != r["prompts"] for r in records))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def verify(model: Transformer, prompt: Sequence[int], tokens: Sequence[int], *, 
 def causal_logits(model: Transformer, ids: Sequence[int]) -> Tensor:
     """Logits [R, V] of a plain causal pass, with none of the decoder's rows, masks, slots or operators."""
     device = model.head.weight.device
-    return _dense_logits(model, torch.tensor(ids, device=device), torch.arange(len(ids), device=device), None)
+    return dense_logits(model, torch.tensor(ids, device=device), torch.arange(len(ids), device=device), None)
 
 
 def mask_logits(model: Transformer, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -73,12 +73,12 @@ def mask_logits(model: Transformer, prompt: Sequence[int], tokens: Sequence[int]
     positions = torch.tensor([*range(n + count), *range(n, n + count)], device=device)
     clean = torch.arange(ids.shape[0], device=device) < n + count
     visible = clean & (positions[None, :] < positions[:, None]) | torch.eye(ids.shape[0], dtype=torch.bool, device=device)
-    logits = _dense_logits(model, ids, positions, visible)[n + count:]
+    logits = dense_logits(model, ids, positions, visible)[n + count:]
     logits[:, list(model.config.excluded_token_ids)] = -torch.inf
     return logits
 
 
-def _dense_logits(model: Transformer, ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+def dense_logits(model: Transformer, ids: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
     """Logits [R, V]; ``visible`` [R, R], None for causal."""
     cos, sin, scale = angles(model.config.rope, model.frequencies, positions[None])
 
