@@ -90,8 +90,8 @@ class Batch:
     parts: tuple[slice, ...]
 
 
-def hidden(model: Transformer, batch: Batch) -> Tensor:
-    """The residual stream after the last block, [N, R, H]."""
+def hidden(model: Transformer, batch: Batch, proposal_rows: int = 0) -> Tensor:
+    """The residual stream after the last block, [N, R, H]; an adapter acts on the last ``proposal_rows`` rows."""
     cos, sin, scale = angles(model.config.rope, model.frequencies, batch.positions)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def hidden(model: Transformer, batch: Batch) -> Tensor:
 
     x, update = model.embed(batch.ids), None
     for block in model.blocks:
-        x, update = block(x, update, attend)
+        x, update = block(x, update, attend, proposal_rows)
     return x + update
 
 

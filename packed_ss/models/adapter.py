@@ -90,7 +90,7 @@ def load_adapter(model: nn.Module, folder: Path, tensors: TensorMap) -> None:
     model.requires_grad_(False)
     with opened(folder / WEIGHTS) as file:
         for module, target in chosen.items():
-            a, b = (file.get_tensor(name) for name in _keys(module))
+            a, b = (file.get_tensor(name) for name in keys(module))
             down, up = part_of(model, target)
             down.copy_(a)
             # Folded in before rounding to the model's dtype.
@@ -105,6 +105,12 @@ def attach(model: nn.Module, chosen: list[Target], rank: int) -> None:
     for parameter, spans in columns.items():
         projection = model.get_submodule(parameter.removesuffix(".weight"))
         projection.adapter = LowRank(projection.in_features, rank, spans).to(projection.weight)
+
+
+def carries(model: nn.Module, target: Target) -> bool:
+    """Whether a matrix has an update."""
+    update = model.get_submodule(target.parameter.removesuffix(".weight")).adapter
+    return update is not None and (target.first, target.last) in update.columns
 
 
 def part_of(model: nn.Module, target: Target) -> tuple[Tensor, Tensor]:
@@ -139,7 +145,7 @@ def _check(stored: dict[str, Stored], chosen: dict[str, Target], rank: int, fold
     """Refuses weights that are not exactly the A and B of the chosen matrices."""
     needed = {}
     for module, target in chosen.items():
-        a, b = _keys(module)
+        a, b = keys(module)
         needed |= {a: (rank, target.size_in), b: (target.last - target.first, rank)}
     faults = []
     if missing := [name for name in needed if name not in stored]:
@@ -156,7 +162,7 @@ def _check(stored: dict[str, Stored], chosen: dict[str, Target], rank: int, fold
         raise ValueError(f"the adapter in {folder} does not fit its {CONFIG} and the model: {'; '.join(faults)}")
 
 
-def _keys(module: str) -> tuple[str, str]:
+def keys(module: str) -> tuple[str, str]:
     """The names of A and B of a module in the file."""
     return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
 

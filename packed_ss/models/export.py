@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from . import nemotron, setdlm
+from . import adapter, nemotron, setdlm
 from .config import ModelConfig, RopeConfig
 from .tensors import TensorMap
 from .transformer import Transformer
@@ -45,6 +45,45 @@ def write_setdlm(model: Transformer, folder: Path, *, pad_token_id: int | None =
                          f"of last ids")
     _write(model, Path(folder), setdlm.tensor_map(c),
            {"config.json": setdlm_json(c, pad_token_id), setdlm.BASE_CONFIG: qwen3_json(c)})
+
+
+def write_adapter(model: Transformer, folder: Path, alpha: float) -> None:
+    """Writes the adapter that ``model`` carries in the PEFT format, in ``model.config.dtype``, into ``folder``.
+
+    Like `write_nemotron`.  ``alpha`` is the format's ``lora_alpha``: what is stored as B is the model's divided by alpha / r.
+    """
+    family = {nemotron.MODEL_TYPE: nemotron, setdlm.MODEL_TYPE: setdlm}.get(model.config.model_type)
+    known = {} if family is None else adapter.targets(family.tensor_map(model.config))
+    chosen = {module: target for module, target in known.items() if adapter.carries(model, target)}
+    if not chosen:
+        raise ValueError(f"the model of type {model.config.model_type!r} carries no adapter, so there is none to write")
+    tensors, dtype = {}, getattr(torch, model.config.dtype)
+    for module, target in chosen.items():
+        down, up = adapter.part_of(model, target)
+        rank = len(down)
+        for name, part in zip(adapter.keys(module), (down, up / (alpha / rank)), strict=True):
+            tensors[name] = part.to("cpu", dtype, copy=True).contiguous()
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted({module.rpartition(".")[2] for module in chosen}),
+        "fan_in_fan_out": False,
+        "use_dora": False,
+        "use_rslora": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / adapter.WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    _replace(folder / adapter.CONFIG, lambda path: path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8"))
 
 
 def _write(model: Transformer, folder: Path, tensor_map: TensorMap, texts: dict[str, dict[str, Any]]) -> None:
