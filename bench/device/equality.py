@@ -1,4 +1,4 @@
-"""Stage "equality": the text of every schedule, loop and head on the bundled checkpoint beside that of autoregressive decoding.
+"""Stage "equality": the text of every schedule, loop and head on the bundled checkpoints beside that of autoregressive decoding.
 
 In float32 they must be equal.  In bfloat16 a call of other rows may round to another argmax: each differing problem comes with
 the scores' gap at the first differing token, of the best to the second best, and of one text's token to the other's.
@@ -6,17 +6,20 @@ the scores' gap at the first differing token, of the best to the second best, an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import packed_ss
 from packed_ss import cuda
 from packed_ss.device_loop import obstacle
 from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import read_problems
-from packed_ss.evaluation.verify import causal_logits, verify
+from packed_ss.evaluation.verify import causal_logits, mask_logits, verify
+from packed_ss.models.loading import BUNDLED
 from packed_ss.models.transformer import Transformer
 from packed_ss.sampling import Stream, gumbel, process
 
@@ -35,7 +38,7 @@ LOOPS = ("bursts", "device")
 #: A gap of logits that rounding does not explain.
 AMISS = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 BATCH = 4
-BLOCK_SIZE = 16
+BLOCK_SIZE, WINDOW = 16, 8
 
 
 def watched(base: type[cuda.Decoder], on_gpu: bool) -> type[cuda.Decoder]:
@@ -58,12 +61,12 @@ def run(bench: Bench, results: Results) -> None:
     """Both dtypes, or float32 alone on a CPU."""
     if reason := obstacle():
         results.row("the loop on the device", "not compared", note=reason)
-    tokenizer = packed_ss.load_tokenizer("tiny")
-    for dtype in (torch.float32, torch.bfloat16) if bench.on_gpu else (torch.float32,):
-        model = packed_ss.load_model("tiny", device=bench.device, dtype=dtype)
+    dtypes = (torch.float32, torch.bfloat16) if bench.on_gpu else (torch.float32,)
+    for name, dtype in itertools.product(BUNDLED, dtypes):
+        tokenizer, model = packed_ss.load_tokenizer(name), packed_ss.load_model(name, device=bench.device, dtype=dtype)
         problems = read_problems(model.source / "held_out.jsonl", bench.sizes.problems)
         prompts = [chat_prompt(tokenizer, problem.question) for problem in problems]
-        for entry in compare(bench, model, prompts):
+        for entry in compare(bench, model, name, prompts):
             results.add("texts", entry)
             if "raised" in entry:
                 results.fail(f"{entry['what']}: {entry['raised']}")
@@ -75,14 +78,22 @@ def run(bench: Bench, results: Results) -> None:
                 results.fail(f"{entry['what']}: {entry['different']} of {entry['problems']} texts differ in float32, the first "
                              f"(problem {first['problem']}) at token {first['token']}, where the best score leads by "
                              f"{first['top_two_gap']:.2g}")
-        _summarise(results, str(dtype).removeprefix("torch."))
+        _summarise(results, name, str(dtype).removeprefix("torch."))
 
 
-def compare(bench: Bench, model: Transformer, prompts: list[list[int]]) -> Iterator[dict[str, Any]]:
-    """An entry per mode, schedule and loop.  The baseline is the captured autoregressive decoder in bursts of the same mode."""
+def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int]]) -> Iterator[dict[str, Any]]:
+    """An entry per mode, schedule and loop.  The baseline is the captured autoregressive decoder in bursts of the same mode.
+
+    Ordered models decode from left to right, and always by logits.
+    """
+    ordered = model.config.layout == "ordered"
+    shape = {"window": WINDOW} if ordered else {"block_size": BLOCK_SIZE}
+    shape |= {"max_length": max(map(len, prompts)) + bench.sizes.new_tokens, "batch_size": BATCH}
     kind, loops = watched(decoder_class(bench.device), bench.on_gpu), LOOPS if not obstacle() else LOOPS[:1]
     dtype = str(model.head.weight.dtype).removeprefix("torch.")
     for mode, (head, sampling) in MODES.items():
+        if ordered and head == "fused":
+            continue
         baseline: list[list[int]] | None = None
         runs: list[tuple[str, Any, dict[str, Any]]] = [
             (f"{getattr(schedule, 'cuts', schedule)}, {loop}", schedule, {"loop": loop, "head": head})
@@ -90,10 +101,11 @@ def compare(bench: Bench, model: Transformer, prompts: list[list[int]]) -> Itera
         if head == "logits":
             runs.append(("plain loop, autoregressive", "autoregressive", {}))
         for name, schedule, options in runs:
-            entry: dict[str, Any] = {"what": f"{dtype}, {mode}, {name}", "dtype": dtype, "mode": mode, "problems": len(prompts)}
+            entry: dict[str, Any] = {"what": f"{label}, {dtype}, {mode}, {name}", "model": label, "dtype": dtype, "mode": mode,
+                                     "problems": len(prompts)}
             try:
                 made = kind if options else packed_ss.Decoder
-                decoder = made(model, schedule, BLOCK_SIZE, max(map(len, prompts)) + bench.sizes.new_tokens, BATCH, **options)
+                decoder = made(model, schedule, **shape, **options)
                 texts = decoded(decoder, prompts, bench.sizes.new_tokens, sampling)
                 entry["loop"] = loop_of(decoder)
             except Exception as error:  # one decoder that cannot run says so, and the others go on
@@ -144,7 +156,7 @@ def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], go
     if same == min(len(want), len(got)):
         return entry | {"tokens": [want[same:same + 1], got[same:same + 1]], "top_two_gap": float("nan"),
                         "between_gap": float("nan"), "logit_gap": float("nan")}
-    logits = scores = causal_logits(model, [*prompt, *want[:same]])[-1].float()
+    logits = scores = next_logits(model, prompt, want[:same])
     if sampling:
         seed, place = torch.tensor([problem]), torch.tensor([[len(prompt) + same]], dtype=torch.int32)
         noise = gumbel(seed.to(scores.device), place.to(scores.device), Stream.TARGET, len(scores))[0, 0]
@@ -155,16 +167,25 @@ def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], go
                     "logit_gap": apart}
 
 
-def _summarise(results: Results, dtype: str) -> None:
+def next_logits(model: Transformer, prompt: list[int], text: list[int]) -> Tensor:
+    """Logits [V], float32, of the token after ``text``, by a plain dense pass."""
+    if model.config.layout == "ordered":
+        return mask_logits(model, prompt, [*text, 0])[-1].float()
+    return causal_logits(model, [*prompt, *text])[-1].float()
+
+
+def _summarise(results: Results, model: str, dtype: str) -> None:
     """A line for each mode: how many texts differ, and over how wide a gap."""
     for mode in MODES:
-        entries = [entry for entry in results.values["texts"] if entry["mode"] == mode and entry["dtype"] == dtype
-                   and "raised" not in entry]
+        entries = [entry for entry in results.values["texts"] if (entry["model"], entry["mode"], entry["dtype"]) ==
+                   (model, mode, dtype) and "raised" not in entry]
+        if not entries:
+            continue
         total, different = (sum(entry[name] for entry in entries) for name in ("problems", "different"))
         forced = [one for entry in entries for one in entry.get("teacher_forced", ())]
         gaps = [one["top_two_gap"] for entry in entries for one in entry["mismatches"]]
         loops = sorted({entry["loop"] for entry in entries})
-        results.row(f"{dtype}, {mode}", f"{total - different} of {total} texts equal",
+        results.row(f"{model}, {dtype}, {mode}", f"{total - different} of {total} texts equal",
                     note=f"{len(entries)} decoders, loops {', '.join(loops)}"
                          + ("" if mode == "coupled" else f"; {len(forced)} tokens are not a plain causal pass's")
                          + (f"; the widest top-two gap at a first difference is {max(gaps):.3g}" if gaps else ""))
