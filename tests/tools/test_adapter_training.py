@@ -71,15 +71,19 @@ def test_only_the_adapter_learns_and_the_file_holds_it(model, tokenizer, tmp_pat
 
 
 def test_what_is_told_of_held_out_problems(model, tokenizer, monkeypatch):
-    def perfect(model, batch):
-        targets = batch.targets[:, batch.clean_rows:]
-        targets = targets[targets >= 0].clone()
-        logits = torch.nn.functional.one_hot(targets, training.VOCABULARY) * 50.0
-        return logits, targets
+    def wrong_third(model, batch):
+        """Right but for the third draft of each block."""
+        targets = batch.targets[:, batch.clean_rows:].clone()
+        given = targets.clone()
+        given[:, 3::8] = (targets[:, 3::8] + 1) % training.VOCABULARY
+        logits = torch.nn.functional.one_hot(given[targets >= 0], training.VOCABULARY) * 50.0
+        return logits, targets[targets >= 0]
 
-    monkeypatch.setattr(tool, "predictions", perfect)
+    monkeypatch.setattr(tool, "predictions", wrong_third)
     told = tool.evaluate(model, tokenizer, 8, 6)
     texts = [training.encode(tokenizer, p) for p in itertools.islice(tool.problems(tool.HELD_OUT_SEED, held_out=True), 6)]
     batch = tool.make_batch(texts, 8, tool.random.Random(0))
-    open_rows = (batch.targets[:, batch.clean_rows:].reshape(-1, 8) >= 0).sum(1).float().mean().item()
-    assert told["right"] == 1.0 and told["loss"] < 1e-6 and told["leading"] == pytest.approx(open_rows)
+    drafts = (batch.targets[:, batch.clean_rows:].reshape(-1, 8) >= 0).sum(1)
+    wrong = (drafts >= 3).sum() / drafts.sum()
+    assert told["right"] == pytest.approx(1 - wrong.item()) and told["loss"] == pytest.approx(50 * wrong.item())
+    assert told["leading"] == pytest.approx(drafts.clamp(max=2).float().mean().item())
