@@ -104,14 +104,24 @@ def humaneval(record: dict[str, Any], response: str) -> bool:
 
 
 def mbpp(record: dict[str, Any], response: str) -> bool:
-    """MBPP: whether the code passes the original base tests.  Runs the code, confined.
+    """MBPP: whether the code passes the original base tests.  Runs the code, confined."""
+    tests, names = _mbpp_tests(record)
+    return not sandbox.judge([code_of(response, names)], sandbox.Checks(tests, names))
 
-    The tests have what the record's own solution imports: one of them counts on it.
-    """
+
+def are_tests(record: dict[str, Any]) -> bool:
+    """Whether an MBPP record's tests can be judged by."""
+    try:
+        return bool(_mbpp_tests(record)[1])
+    except (SyntaxError, ValueError, TypeError):
+        return False
+
+
+def _mbpp_tests(record: dict[str, Any]) -> tuple[str, list[str]]:
+    """The tests, with what the record's own solution imports, which one of them counts on; and the names they call."""
     solution = record.get("code", "")
     tests = "\n".join([*_imports(solution), *record["test_imports"], *record["test_list"]])
-    names = required_names(tests, solution)
-    return not sandbox.judge([code_of(response, names)], sandbox.Checks(tests, names))
+    return tests, required_names(tests, solution)
 
 
 def required_names(tests: str, solution: str) -> list[str]:

@@ -161,8 +161,11 @@ def _mbpp(file: Path, allow_code_execution: bool) -> Task:
     ids = _mbpp_ids(file.parent)
     if missing := [one for one in ids if one not in records]:
         raise ValueError(f"{file} lacks {len(missing)} of the {len(ids)} problems, such as {missing[0]}")
+    for one in ids:
+        if not scoring.are_tests(records[one]):
+            raise ValueError(f"{file}: the tests of problem {one} are no Python that calls a function")
     ask = ("{}\n\nYour code must pass these tests:\n\n```python\n{}\n```\n\nGive the code in one Python code block.")
-    prompts = [Prompt(f"mbpp/{one}", ask.format(records[one]["prompt"].strip(), "\n".join(map(str, records[one]["test_list"]))),
+    prompts = [Prompt(f"mbpp/{one}", ask.format(records[one]["prompt"].strip(), "\n".join(records[one]["test_list"])),
                       records[one]) for one in ids]
     return Task("mbpp-378", CODE_TOKENS, prompts, 7, _code_judge(scoring.mbpp, allow_code_execution))
 

