@@ -15,7 +15,9 @@ from typing import Any
 MODULES = {
     "uniform_noise": "resolve", "pack_block": "resolve", "rope_store": "rope_store", "tail_attention": "tail_attention",
     "linear_argmax": "linear_argmax", "resolve_argmax": "resolve", "resolve_greedy": "resolve", "resolve_coupled": "resolve",
-    "resolve_rejection": "resolve",
+    "resolve_rejection": "resolve", "argmax_rows": "ordered_rows", "draw_rows": "ordered_rows", "verify_rows": "ordered_rows",
+    "resolve_ordered": "ordered_resolve", "resolve_native": "ordered_resolve", "compact_cache": "compact_cache",
+    "pack_ordered": "pack_ordered",
 }
 
 

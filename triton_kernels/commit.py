@@ -28,7 +28,7 @@ STEP = tl.constexpr(32)  # rows at a time
 
 
 @triton.jit
-def _best_packed(best_ptr, place, exists, slices, ROWS: tl.constexpr):
+def best_packed(best_ptr, place, exists, slices, ROWS: tl.constexpr):
     """The largest of packed results [.., slices] at ``place`` [ROWS]."""
     part = tl.arange(0, PARTS)
     best = tl.full([ROWS, PARTS], NOTHING, tl.int64)
@@ -46,7 +46,7 @@ def _results(place, exists, best_ptr, ids_ptr, slice_key_ptr, slices, temperatur
         key = order_key(tl.load(best_ptr + place, mask=exists, other=0.0))
         ids = tl.load(ids_ptr + place, mask=exists, other=0)
     elif SOURCE == ARGMAX:
-        best = _best_packed(best_ptr, place, exists, slices, ROWS)
+        best = best_packed(best_ptr, place, exists, slices, ROWS)
         key, ids = packed_key(best), packed_id(best)
     else:
         key, ids = drawn(slice_key_ptr, best_ptr, place, exists, slices, temperature, ROWS)
@@ -193,7 +193,7 @@ def _finish_sequence(i, tokens_ptr, length_ptr, cache_len_ptr, draft_ptr, draft_
                 failed = (tl.load(verdict_ptr + 2 * i + 1) == FAILED).to(tl.int32)
                 # The residual decides, and p where it is 0 throughout: that of p equal to Q.
                 pair = tl.arange(0, 2)
-                results = _best_packed(corrected_ptr, 2 * i + pair, pair < 2, slices, 2)
+                results = best_packed(corrected_ptr, 2 * i + pair, pair < 2, slices, 2)
                 left = tl.max(tl.where(pair == 0, results, NOTHING), 0)
                 whole = tl.max(tl.where(pair == 1, results, NOTHING), 0)
                 token = packed_id(tl.where(packed_key(left) > -INF, left, whole))

@@ -31,6 +31,44 @@ def best_of(x, ids):
     return pack(order_key(top), tl.min(tl.where(x == top, ids, 0x7FFFFFFF), 0))
 
 
+@triton.jit
+def slice_argmax(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE: tl.constexpr):
+    """The packed result of a slice of a row of logits: the largest and its lowest id, a NaN above all others."""
+    ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
+    best = best_of(tl.where(x == x, x, float("inf")), ids)
+    if packed_key(best) == INF:  # looked at again in this case alone
+        ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
+        first = tl.min(tl.where(x == x, 0x7FFFFFFF, ids), 0)
+        best = pack(tl.where(first < vocab_size, NAN, INF), tl.where(first < vocab_size, first, packed_id(best)))
+    return best
+
+
+@triton.jit
+def sample_slice(logits_ptr, stride_n, stride_r, vocab_size, i, row, position, split, at_row, seed_ptr, row_key_ptr, row_kept_ptr,
+                 slice_key_ptr, slice_sum_ptr, drawn_ptr, slices, temperature, stream,
+                 FILTERED: tl.constexpr, SUMS: tl.constexpr, DRAWS: tl.constexpr, UNIT: tl.constexpr, SLICE: tl.constexpr):
+    """Writes statistics of a slice of a row of logits, and a draw from it, to where ``at_row`` says that the row's results lie:
+    the key of the largest logit (with FILTERED, of the row), the packed argmax of score + G, and the sum of exp(score)."""
+    ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
+    at = at_row * slices + split
+    key = tl.load(row_key_ptr + at_row) if FILTERED else order_key(top_of(x))
+    tl.store(slice_key_ptr + at, key)
+    best = tl.full([], NOTHING, tl.int64)
+    if is_finite(key):
+        score = scaled(x, key_score(key), temperature, UNIT)
+        if SUMS:
+            tl.store(slice_sum_ptr + at, tl.sum(tl.exp(score), 0))
+        if FILTERED:
+            score = tl.where(score < tl.load(row_kept_ptr + at_row), -float("inf"), score)
+        if DRAWS:  # noqa: SIM102  (known when it is compiled)
+            # Few slices hold a token that filters have left.
+            if tl.max(score, 0) > -float("inf"):
+                gumbel = to_gumbel(uniform_tile(tl.load(seed_ptr + i), position, split * SLICE, stream, SLICE))
+                best = best_of(score + gumbel, ids)
+    if DRAWS:
+        tl.store(drawn_ptr + at, best)
+
+
 _SMALL = ["verifier_rows", "block_size", "shift", "by_row", "rows", "places", "slices"]
 
 
@@ -47,12 +85,7 @@ def argmax_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
     wanted, row, _, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows, block_size,
                                    shift, by_row, CUTS, RETAINED)
     if wanted:
-        ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
-        best = best_of(tl.where(x == x, x, float("inf")), ids)
-        if packed_key(best) == INF:  # looked at again in this case alone
-            ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
-            first = tl.min(tl.where(x == x, 0x7FFFFFFF, ids), 0)
-            best = pack(tl.where(first < vocab_size, NAN, INF), tl.where(first < vocab_size, first, packed_id(best)))
+        best = slice_argmax(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
         tl.store(best_ptr + (i * places + place) * slices + split, best)
 
 
@@ -66,31 +99,15 @@ def sample_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
 
     Reads the slice of every row that may be asked for, sizeof(logit) * V bytes a row, and with FILTERED 8 bytes of the row's
     statistics; writes for a slice slice_key int32, with DRAWS drawn int64 and with SUMS slice_sum float32, all [N, places,
-    slices]: the key of the largest logit (with FILTERED, of the row), the packed argmax of score + G, and the sum of exp(score).
+    slices] (`sample_slice`).
     """
     i, slot, split = task_of_program(rows, slices)
     wanted, row, position, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows,
                                           block_size, shift, by_row, CUTS, RETAINED)
     if wanted:
-        ids, x = load_slice(logits_ptr, stride_n, stride_r, i, row, split, vocab_size, SLICE)
-        at_row = i * places + place
-        at = at_row * slices + split
-        key = tl.load(row_key_ptr + at_row) if FILTERED else order_key(top_of(x))
-        tl.store(slice_key_ptr + at, key)
-        best = tl.full([], NOTHING, tl.int64)
-        if is_finite(key):
-            score = scaled(x, key_score(key), temperature, UNIT)
-            if SUMS:
-                tl.store(slice_sum_ptr + at, tl.sum(tl.exp(score), 0))
-            if FILTERED:
-                score = tl.where(score < tl.load(row_kept_ptr + at_row), -float("inf"), score)
-            if DRAWS:  # noqa: SIM102  (known when it is compiled)
-                # Few slices hold a token that filters have left.
-                if tl.max(score, 0) > -float("inf"):
-                    gumbel = to_gumbel(uniform_tile(tl.load(seed_ptr + i), position, split * SLICE, stream, SLICE))
-                    best = best_of(score + gumbel, ids)
-        if DRAWS:
-            tl.store(drawn_ptr + at, best)
+        sample_slice(logits_ptr, stride_n, stride_r, vocab_size, i, row, position, split, i * places + place, seed_ptr,
+                     row_key_ptr, row_kept_ptr, slice_key_ptr, slice_sum_ptr, drawn_ptr, slices, temperature, stream,
+                     FILTERED, SUMS, DRAWS, UNIT, SLICE)
 
 
 @triton.jit
@@ -111,6 +128,22 @@ def _below(slice_key, key, temperature):
 
 
 @triton.jit
+def row_total(place, exists, slice_key_ptr, slice_sum_ptr, slices, temperature, ROWS: tl.constexpr):
+    """(key of the maximum, sum of exp(score)) of rows at ``place`` [ROWS], from those of their slices."""
+    key = row_keys(slice_key_ptr, place, exists, slices, ROWS)
+    part = tl.arange(0, PARTS)
+    sums = tl.zeros([ROWS, PARTS], tl.float32)
+    for start in range(0, slices, PARTS):
+        inside = exists[:, None] & (start + part < slices)[None, :]
+        at = (place * slices)[:, None] + (start + part)[None, :]
+        slice_key = tl.load(slice_key_ptr + at, mask=inside, other=-INF)
+        counts = inside & is_finite(slice_key)
+        share = exp_of_negative(_below(slice_key, key, temperature))
+        sums += tl.where(counts, tl.load(slice_sum_ptr + at, mask=counts, other=0.0) * share, 0.0)
+    return key, tl.sum(sums, 1)
+
+
+@triton.jit
 def row_statistics(place, exists, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_key_ptr, slice_sum_ptr, slices, temperature,
                    FILTERED: tl.constexpr, ROWS: tl.constexpr):
     """Of rows at ``place`` [ROWS]: the key of the maximum, the smallest score that is kept, and the log of the sum of
@@ -120,18 +153,8 @@ def row_statistics(place, exists, row_key_ptr, row_kept_ptr, row_sum_ptr, slice_
         kept = tl.load(row_kept_ptr + place, mask=exists, other=0.0)
         total = tl.load(row_sum_ptr + place, mask=exists, other=1.0)
     else:
-        key = row_keys(slice_key_ptr, place, exists, slices, ROWS)
         kept = tl.full([ROWS], -float("inf"), tl.float32)
-        part = tl.arange(0, PARTS)
-        sums = tl.zeros([ROWS, PARTS], tl.float32)
-        for start in range(0, slices, PARTS):
-            inside = exists[:, None] & (start + part < slices)[None, :]
-            at = (place * slices)[:, None] + (start + part)[None, :]
-            slice_key = tl.load(slice_key_ptr + at, mask=inside, other=-INF)
-            counts = inside & is_finite(slice_key)
-            share = exp_of_negative(_below(slice_key, key, temperature))
-            sums += tl.where(counts, tl.load(slice_sum_ptr + at, mask=counts, other=0.0) * share, 0.0)
-        total = tl.sum(sums, 1)
+        key, total = row_total(place, exists, slice_key_ptr, slice_sum_ptr, slices, temperature, ROWS)
     return key, kept, log(tl.where(is_finite(key), total, 1.0))
 
 

@@ -147,6 +147,72 @@ def _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p
     return kept, total
 
 
+@triton.jit
+def filter_row(logits_ptr, at_row, vocab_size, row_key_ptr, row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr,
+               temperature, top_k, top_p_high, top_p_low, whole,
+               TOP_K: tl.constexpr, TOP_P: tl.constexpr, UNIT: tl.constexpr,
+               ROOM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
+    """Writes the statistics of the row of logits that logits_ptr points to, at ``at_row`` (see `filter_rows`)."""
+    program = tl.program_id(0).to(tl.int64)
+    groups_ptr += program * GROUPS
+    set_ptr += program * ROOM
+    lane = tl.arange(0, WIDTH)
+    tops = tl.full([WIDTH], -float("inf"), tl.float32)
+    for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
+        x = tl.load(logits_ptr + start + lane, mask=start + lane < vocab_size, other=-float("inf")).to(tl.float32)
+        tops = tl.maximum(tops, tl.where(x == x, x, float("inf")))
+    key = order_key(tl.max(tops, 0))
+    tl.store(row_key_ptr + at_row, key)
+    if is_finite(key):
+        maximum = key_score(key)
+        kept = tl.full([], -float("inf"), tl.float32)
+        mass = tl.full([], 0, tl.int64)
+        lower = kept
+        upper = -kept
+        if TOP_K:
+            if top_k <= GROUPS:
+                groups = tl.max(tl.reshape(tops, (WIDTH // GROUPS, GROUPS)), 0)
+                tl.store(groups_ptr + tl.arange(0, GROUPS), scaled(groups, maximum, temperature, UNIT))
+                tl.debug_barrier()
+                lower = _highest(groups_ptr, GROUPS, kept, mass + top_k, maximum, temperature, whole, False, False, UNIT,
+                                 SIZE)
+            count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, False,
+                                           UNIT, ROOM, WIDTH)
+            tl.debug_barrier()
+            if count <= ROOM:
+                kept, mass = _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P, False,
+                                    UNIT, SIZE)
+            else:
+                kept, mass = _top_k(logits_ptr, vocab_size, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P,
+                                    True, UNIT, SIZE)
+        else:
+            # Tokens below would have less than 1 - top_p of mass 1, which the largest alone has; 0.01 is for rounding.
+            lower = log(((1.0 - top_p_high) - top_p_low) / vocab_size) - 0.01
+            count = tl.full([], ROOM + 1, tl.int32)
+            above, total = mass, mass
+            tries = tl.full([], 0, tl.int32)
+            while (count > ROOM) & (tries < 4):
+                if (tries > 0) | (vocab_size > ROOM):
+                    lower, upper = _narrowed(logits_ptr, vocab_size, lower, upper, top_p_high, maximum, temperature, UNIT,
+                                             WIDTH)
+                count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole,
+                                               True, UNIT, ROOM, WIDTH)
+                tries += 1
+            tl.debug_barrier()
+            share = _share(total, top_p_high, top_p_low)
+            found = mass
+            if count <= ROOM:
+                found = _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
+            if (above < share) & (share <= above + found):
+                kept = _highest(set_ptr, count, kept, share - above, maximum, temperature, whole, True, False, UNIT, SIZE)
+                mass = above + _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
+            else:
+                kept = _highest(logits_ptr, vocab_size, kept, share, maximum, temperature, whole, True, True, UNIT, SIZE)
+                mass = _total(logits_ptr, vocab_size, kept, maximum, temperature, whole, True, UNIT, WIDTH)
+        tl.store(row_kept_ptr + at_row, kept)
+        tl.store(row_sum_ptr + at_row, mass.to(tl.float32) / whole)
+
+
 @triton.jit(do_not_specialize=["verifier_rows", "block_size", "shift", "by_row", "rows", "places", "top_k"])
 def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr,
                 row_key_ptr, row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr,
@@ -163,63 +229,6 @@ def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, l
     wanted, row, _position, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows,
                                            block_size, shift, by_row, CUTS, RETAINED)
     if wanted:
-        program = tl.program_id(0).to(tl.int64)
-        at_row = i * places + place
-        logits_ptr += i * stride_n + row.to(tl.int64) * stride_r
-        groups_ptr += program * GROUPS
-        set_ptr += program * ROOM
-        lane = tl.arange(0, WIDTH)
-        tops = tl.full([WIDTH], -float("inf"), tl.float32)
-        for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
-            x = tl.load(logits_ptr + start + lane, mask=start + lane < vocab_size, other=-float("inf")).to(tl.float32)
-            tops = tl.maximum(tops, tl.where(x == x, x, float("inf")))
-        key = order_key(tl.max(tops, 0))
-        tl.store(row_key_ptr + at_row, key)
-        if is_finite(key):
-            maximum = key_score(key)
-            kept = tl.full([], -float("inf"), tl.float32)
-            mass = tl.full([], 0, tl.int64)
-            lower = kept
-            upper = -kept
-            if TOP_K:
-                if top_k <= GROUPS:
-                    groups = tl.max(tl.reshape(tops, (WIDTH // GROUPS, GROUPS)), 0)
-                    tl.store(groups_ptr + tl.arange(0, GROUPS), scaled(groups, maximum, temperature, UNIT))
-                    tl.debug_barrier()
-                    lower = _highest(groups_ptr, GROUPS, kept, mass + top_k, maximum, temperature, whole, False, False, UNIT,
-                                     SIZE)
-                count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, False,
-                                               UNIT, ROOM, WIDTH)
-                tl.debug_barrier()
-                if count <= ROOM:
-                    kept, mass = _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P, False,
-                                        UNIT, SIZE)
-                else:
-                    kept, mass = _top_k(logits_ptr, vocab_size, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P,
-                                        True, UNIT, SIZE)
-            else:
-                # Tokens below would have less than 1 - top_p of mass 1, which the largest alone has; 0.01 is for rounding.
-                lower = log(((1.0 - top_p_high) - top_p_low) / vocab_size) - 0.01
-                count = tl.full([], ROOM + 1, tl.int32)
-                above, total = mass, mass
-                tries = tl.full([], 0, tl.int32)
-                while (count > ROOM) & (tries < 4):
-                    if (tries > 0) | (vocab_size > ROOM):
-                        lower, upper = _narrowed(logits_ptr, vocab_size, lower, upper, top_p_high, maximum, temperature, UNIT,
-                                                 WIDTH)
-                    count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole,
-                                                   True, UNIT, ROOM, WIDTH)
-                    tries += 1
-                tl.debug_barrier()
-                share = _share(total, top_p_high, top_p_low)
-                found = mass
-                if count <= ROOM:
-                    found = _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
-                if (above < share) & (share <= above + found):
-                    kept = _highest(set_ptr, count, kept, share - above, maximum, temperature, whole, True, False, UNIT, SIZE)
-                    mass = above + _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
-                else:
-                    kept = _highest(logits_ptr, vocab_size, kept, share, maximum, temperature, whole, True, True, UNIT, SIZE)
-                    mass = _total(logits_ptr, vocab_size, kept, maximum, temperature, whole, True, UNIT, WIDTH)
-            tl.store(row_kept_ptr + at_row, kept)
-            tl.store(row_sum_ptr + at_row, mass.to(tl.float32) / whole)
+        filter_row(logits_ptr + i * stride_n + row.to(tl.int64) * stride_r, i * places + place, vocab_size, row_key_ptr,
+                   row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr, temperature, top_k, top_p_high, top_p_low, whole,
+                   TOP_K, TOP_P, UNIT, ROOM, GROUPS, WIDTH, SIZE)

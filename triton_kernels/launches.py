@@ -13,7 +13,7 @@ from .correction import correct_rows
 from .draws import argmax_rows, sample_rows
 from .filters import filter_rows
 
-_MOST_PROGRAMS = 2**31 - 1
+MOST_PROGRAMS = 2**31 - 1
 # Registers that a thread may have where the assembler, left to itself, would spill a few for the sake of more warps.
 _REGISTERS = 128
 _POINTERS = ("tokens", "length", "cache_len", "draft", "draft_len", "finish_reason", "nfe", "advances", "limit", "prompt_length",
@@ -71,7 +71,7 @@ class Work:
         self.places = call.rows if by_row else call.verifier_rows + self.width
         self.unit = temperature == 1.0
         self.logits = () if logits is None else (logits, logits.stride(0), logits.stride(1), self.vocab)
-        if self.places * self.slices > _MOST_PROGRAMS:
+        if self.places * self.slices > MOST_PROGRAMS:
             raise ValueError(f"{op}: logits must have fewer rows of so many ids, got {call.rows} of {self.vocab}.")
         self.verdict = self.scratch(torch.int32, 2)
 
@@ -82,7 +82,7 @@ class Work:
     def programs(self, per_sequence: int) -> tuple[int]:
         """The grid of a launch with so many programs for each sequence."""
         programs = self.n * per_sequence
-        if programs > _MOST_PROGRAMS:
+        if programs > MOST_PROGRAMS:
             raise ValueError(f"{self.op}: logits must be few enough for 2^31 - 1 programs, got {programs} of them.")
         return (programs,)
 
@@ -131,6 +131,18 @@ class Work:
                 "CANDIDATES": tiles.padded(call.verifier_rows, 1), "STOPS": tiles.padded(stop_count, 1) if stop_count else 0}
 
 
+def filtering(vocab: int, top_k: int, top_p: float,
+              of: torch.device) -> tuple[tiles.FilterTile, tuple[int, float, float, float], dict[str, Any]]:
+    """The tile of a launch that filters rows, what its kernel takes after the temperature, and its constants and options."""
+    tile = tiles.filter_tile(vocab, tiles.device(of).capability)
+    high = torch.tensor(top_p, dtype=torch.float32).item()
+    # Masses as integers, of which those of a whole row add up to less than 2^62.
+    whole = float(1 << (62 - vocab.bit_length()))
+    constants = {"TOP_K": top_k > 0, "TOP_P": top_p < 1.0, "ROOM": tile.room, "GROUPS": tile.groups, "WIDTH": tile.width,
+                 "SIZE": tile.ids, "num_warps": tile.warps, "maxnreg": _REGISTERS}
+    return tile, (top_k, high, top_p - high, whole), constants
+
+
 class Sample:
     """The processed distribution of rows, and draws from it: scratch, and the launches that fill it.
 
@@ -160,19 +172,13 @@ class Sample:
 
     def _filter(self, rows: int, retained: bool) -> None:
         work, call = self.work, self.work.call
-        tile = tiles.filter_tile(work.vocab, tiles.device(self.seed.device).capability)
-        high = torch.tensor(self.top_p, dtype=torch.float32).item()
+        tile, settings, constants = filtering(work.vocab, self.top_k, self.top_p, self.seed.device)
         groups = work.scratch(torch.float32, rows, tile.groups)
         chosen = work.scratch(torch.float32, rows, tile.room)
-        # Masses as integers, of which those of a whole row add up to less than 2^62.
-        whole = float(1 << (62 - work.vocab.bit_length()))
         filter_rows[work.programs(rows)](
             *work.logits, call.finish_reason, call.length, call.draft_len, work.verdict, self.row_key, self.row_kept,
             self.row_sum, groups, chosen, call.verifier_rows, call.block_size, call.shift, int(work.by_row), rows, work.places,
-            work.temperature, self.top_k, high, self.top_p - high, whole,
-            CUTS=tuple(call.cuts), RETAINED=retained, TOP_K=self.top_k > 0, TOP_P=self.top_p < 1.0, UNIT=work.unit,
-            ROOM=tile.room, GROUPS=tile.groups, WIDTH=tile.width, SIZE=tile.ids,
-            num_warps=tile.warps, maxnreg=_REGISTERS)
+            work.temperature, *settings, CUTS=tuple(call.cuts), RETAINED=retained, UNIT=work.unit, **constants)
 
     def _slices(self, rows: int, retained: bool, draws: bool) -> None:
         work, call = self.work, self.work.call

@@ -1,4 +1,4 @@
-"""Which rows of a call a program is about, for the kernels of the resolves.
+"""Which rows of a call a program is about, for the kernels of the resolves and of the rows of the ordered layout.
 
 A launch has one program for each sequence, row and *slice* of the vocabulary.  Its rows are either fixed, every row of the call
 that h could make a resolve ask for, or *retained*: those of the branch that h has chosen.  A row's results lie at its *place*
@@ -75,6 +75,18 @@ def locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, v
         position = n + tl.where(inside < 0, slot, tl.where(verifier_rows > 0, inside + shift, inside) - 1)
         place = slot
     return wanted, row, position, place
+
+
+@triton.jit
+def listed(i, rank, rows_ptr, positions_ptr, width, most):
+    """(whether it is asked for, row, position) of the row of a rank in the ordered layout, from tables on the device.
+
+    rows_ptr: [N, 2], the first row and how many; positions_ptr: [N, width], what each predicts; most: rows of a sequence.
+    """
+    row = tl.load(rows_ptr + 2 * i) + rank
+    wanted = rank < tl.load(rows_ptr + 2 * i + 1)
+    position = tl.load(positions_ptr + i * width + rank)
+    return wanted, tl.maximum(tl.minimum(row, most - 1), 0), tl.maximum(position, 0)
 
 
 @triton.jit
