@@ -148,7 +148,7 @@ class Recorder:
 
     def add(self, response: Response) -> None:
         """Writes a response through to the disk."""
-        self._write({"kind": "response", **asdict(response)})
+        self._write({"kind": "response", **asdict(response), "non_model_seconds": response.non_model_seconds})
         self.run.responses[response.key] = response
 
     def note(self, kind: str, values: Mapping[str, Any]) -> None:

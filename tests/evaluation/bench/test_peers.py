@@ -17,6 +17,7 @@ from packed_ss.evaluation.peers import (
     ministral3,
     obstacle,
 )
+from packed_ss.evaluation.verify import causal_logits
 from tests.support.checkpoints import random_config, random_model, random_set_config
 
 MODEL = random_model(random_config(3, vocab_size=23), 3)
@@ -81,9 +82,7 @@ def test_the_chain_decodes_and_near_temperature_0_as_greedy(schedule: str):
 def test_the_chain_has_the_models_law():
     """The second token, after a draft accepted or corrected, against the ancestral law, by chi-square."""
     torch.manual_seed(1)
-    model, n = random_model(random_config(5, vocab_size=6, eos_token_ids=(5,)), 5), 3000
-    from packed_ss.evaluation.verify import causal_logits
-
+    model, n = random_model(random_config(5, vocab_size=6, eos_token_ids=(5,)), 5), 1000
     first = causal_logits(model, [1, 2])[-1].softmax(-1)
     law = sum(first[a] * causal_logits(model, [1, 2, a])[-1].softmax(-1) for a in range(6) if a != 5)
     peer = ChainVerified(model, 16, chain)

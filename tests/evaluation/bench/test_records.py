@@ -54,6 +54,16 @@ def test_a_torn_end_is_dropped_and_written_again(folder: Path, cut: int):
     assert sorted(read_run(path).responses.values(), key=repr) == sorted(RESPONSES, key=repr)
 
 
+def test_nothing_of_a_long_torn_line_stays_behind_a_short_record(folder: Path):
+    path = folder / FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:-5])
+    with recording(folder, PLAN) as recorder:
+        recorder.note("note", {})
+    run = read_run(path)
+    assert len(run.responses) == 2 and len(run.notes) == 1
+
+
 @pytest.mark.parametrize("wrong", ["{", "[]", "3", '{"kind": "response"}', '{"kind": "strange"}', "",
                                    '{"kind": "response", "cell": 1, "tokens": "many"}'])
 @pytest.mark.parametrize("number", [1, 3, 9])
