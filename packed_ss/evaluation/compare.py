@@ -82,7 +82,7 @@ def contenders(config: ModelConfig, schedules: Sequence[str], orders: Sequence[s
     for schedule in schedules or SCHEDULES[config.layout]:
         own = [None] if schedule in ("autoregressive", "native") and config.layout == "ordered" else orders or [None]
         for order in own:
-            name = schedule if len(own) == 1 else f"{schedule}, {order.replace('_', ' ')}"
+            name = schedule if order in (None, "left_to_right") else f"{schedule}, {order}"
             found[name] = {"schedule": parse_schedule(schedule),
                            **settings_for(config, block_size=block_size, window=window, order=order)}
     return found

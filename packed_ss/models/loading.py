@@ -19,7 +19,7 @@ from .transformer import Transformer
 from .weights import FLOAT_DTYPES, INDEX, SAVED, WEIGHTS, Stored, count_names, opened, stored_tensors
 
 #: Checkpoints that ship with the package, by name.
-BUNDLED = ("tiny",)
+BUNDLED = ("tiny", "tiny-set")
 
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab.txt", "merges.txt"]
 HUB_IGNORED = ["consolidated*", "original/*"]  # the same weights once more, in another format
