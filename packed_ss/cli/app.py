@@ -72,7 +72,8 @@ def compare(
     """Run schedules side by side on held-out problems."""
     from .compare import run
 
-    run(model, problems, limit, (schedules or "").replace(";", " ").split(), block_size=block_size, window=window,
+    named = None if schedules is None else schedules.replace(";", " ").split()
+    run(model, problems, limit, named, block_size=block_size, window=window,
         orders=list(_words(order)), as_json=json, plot=plot, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k,
         top_p=top_p, seed=seed, verification=verification)
 

@@ -17,17 +17,19 @@ from ..models.loading import load_model, resolve_folder
 from ..models.tokenizer import load_tokenizer
 
 
-def run(model: str, problems: Path | None, limit: int | None, schedules: list[str], *, block_size: int | None,
+def run(model: str, problems: Path | None, limit: int | None, schedules: list[str] | None, *, block_size: int | None,
         window: int | None, orders: list[str], as_json: bool, plot: Path | None, **sampling: Any) -> None:
     """Measures, then prints a table (or JSON) and writes the figure if one is asked for."""
-    for schedule in schedules:
+    if schedules is not None and not schedules:
+        raise ValueError("no schedule was given, but at least one is needed")
+    for schedule in schedules or ():
         parse_schedule(schedule)
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"the figure is {plot}, but its ending must be .png, .svg or .pdf")
     folder = resolve_folder(model)
     records = read_problems(problems or folder / "held_out.jsonl", limit)
     network, tokenizer = load_model(model), load_tokenizer(model)
-    compared = contenders(network.config, schedules, orders, block_size=block_size, window=window)
+    compared = contenders(network.config, schedules or (), orders, block_size=block_size, window=window)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=as_json) as bar:

@@ -133,6 +133,24 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert "packed" in table.stdout
 
 
+def test_an_ordered_model_is_generated_verified_and_compared():
+    out = packed_ss("generate", QUESTION, "--model", "tiny-set", "--window", "8", "--json")
+    record = json.loads(out.stdout)
+    assert (record["window"], record["order"]) == (8, "left_to_right") and "The answer is" in record["text"]
+    run = packed_ss("verify", "-", stdin=out.stdout)
+    assert run.returncode == 0 and "are what plain AR emits" in run.stdout
+    by_confidence = packed_ss("generate", QUESTION, "--model", "tiny-set", "--order", "confidence", "--json").stdout
+    assert (json.loads(by_confidence)["window"], json.loads(by_confidence)["order"]) == (16, "confidence")
+    run = packed_ss("verify", "-", stdin=by_confidence)
+    assert run.returncode == 2 and "order 'confidence', but only left_to_right" in run.stderr
+    run = packed_ss("compare", "--model", "tiny-set", "--limit", "1", "--window", "4", "--order", "left_to_right confidence",
+                    "--json")
+    compared = {entry["schedule"]: entry for entry in json.loads(run.stdout)["schedules"]}
+    assert list(compared) == ["autoregressive", "native", "linear", "linear, confidence", "packed", "packed, confidence",
+                              "quadratic", "quadratic, confidence"]
+    assert all(compared[name]["equal"] == 1 for name in ("linear", "packed", "quadratic"))
+
+
 def test_info_describes_machine_and_checkpoint():
     out = json.loads(packed_ss("info", "tiny", "--json").stdout)
     assert out["model_type"] == "nemotron_labs_diffusion"
@@ -164,6 +182,10 @@ def test_info_describes_machine_and_checkpoint():
     (["compare", "--schedules", " "], "no schedule"),
     (["verify", "no-such.json"], "no-such.json"),
     (["info", "./nowhere"], "nowhere"),
+    (["generate", "hi", "--window", "8"], "window is 8, but the model is of the block layout"),
+    (["generate", "hi", "--model", "tiny-set", "--block-size", "8"], "block_size is 8, but the model is an ordered one"),
+    (["generate", "hi", "--model", "tiny-set", "--order", "best"], "order is 'best'"),
+    (["compare", "--model", "tiny-set", "--order", "confidence", "--temperature", "1", "--schedules", "packed"], "the draws"),
 ])
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, named):
     run = packed_ss(*arguments)
