@@ -33,28 +33,30 @@ struct Processed {
   }
 };
 
+// The sum of exp((x - maximum) / temperature) over a row, from those of its slices. Every warp that asks gets the same bits.
+__device__ __forceinline__ float row_sum(const Work& work, std::int64_t slot, float maximum, float temperature) {
+  const float inverse_temperature = 1.0f / temperature;
+  const Packed* largest = work.largest + slot * work.scan_splits;
+  const float* sums = work.sums + slot * work.scan_splits;
+  float sum = 0.0f;
+  for (std::int32_t s = lane_id(); s < work.scan_splits; s += kWarp) {
+    const std::uint32_t key = unpack_best(largest[s]).key;
+    if (is_finite_key(key)) sum += sums[s] * __expf((key_score(key) - maximum) * inverse_temperature);
+  }
+  return warp_sum(sum);
+}
+
 // Combines the slices of a row (scan_rows, filter_rows). Every warp that asks gets the same bits.
 template <bool kNormalised>
-__device__ __forceinline__ Processed processed_row(const Resolve& args, const Work& work, std::int64_t slot) {
-  const Packed* largest = work.largest + slot * work.scan_splits;
-  const Best<std::uint32_t> best = unpack_best(warp_best_of(largest, work.scan_splits));
+__device__ __forceinline__ Processed processed_row(const Sampling& sampling, const Work& work, std::int64_t slot) {
+  const Best<std::uint32_t> best = unpack_best(warp_best_of(work.largest + slot * work.scan_splits, work.scan_splits));
   Processed row;
   row.is_finite = is_finite_key(best.key);
   row.argmax = best.id;
   row.maximum = key_score(best.key);
-  row.temperature = static_cast<float>(args.sampling.temperature);
+  row.temperature = static_cast<float>(sampling.temperature);
   row.kept_from = work.kept_from == nullptr ? -INFINITY : work.kept_from[slot];
-  row.log_sum = 0.0f;
-  if (kNormalised) {
-    const float inverse_temperature = 1.0f / row.temperature;
-    const float* sums = work.sums + slot * work.scan_splits;
-    float sum = 0.0f;
-    for (std::int32_t s = lane_id(); s < work.scan_splits; s += kWarp) {
-      const std::uint32_t key = unpack_best(largest[s]).key;
-      if (is_finite_key(key)) sum += sums[s] * __expf((key_score(key) - row.maximum) * inverse_temperature);
-    }
-    row.log_sum = logf(warp_sum(sum));
-  }
+  row.log_sum = kNormalised ? logf(row_sum(work, slot, row.maximum, row.temperature)) : 0.0f;
   return row;
 }
 
@@ -155,6 +157,17 @@ __device__ __forceinline__ Draw draw_slice(const typename Element::Bits* logits,
   return best;
 }
 
+// The token in place of a rejected draft, or after the last one. The residual decides, and p where it is 0 throughout: that of p
+// equal to Q. Every warp that asks gets the same.
+__device__ __forceinline__ std::int32_t corrected_token(const Work& work, std::int64_t sequence) {
+  const Packed* corrected = work.corrected + sequence * 2 * work.correction_splits;
+  Best<std::uint32_t> token = unpack_best(warp_best_of(corrected, work.correction_splits));
+  if (token.key == 0) {
+    token = unpack_best(warp_best_of(corrected + work.correction_splits, work.correction_splits));
+  }
+  return token.id;
+}
+
 namespace {
 
 // One block is one slice of one row. Reads sizeof(logit) * V bytes of every row that is wanted, and 8 bytes a slice of it in
@@ -181,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 2) draw_rows(Resolve args, Work work
     const auto vocab_size = static_cast<std::int32_t>(args.call.logits.vocab_size);
     const std::int32_t begin = task.split * stage.slice;
     const std::int32_t end = vocab_size - begin < stage.slice ? vocab_size : begin + stage.slice;
-    const Processed processed = processed_row<kRejection>(args, work, row.slot);
+    const Processed processed = processed_row<kRejection>(args.sampling, work, row.slot);
     Packed best = no_draw();
     if (processed.is_finite) {
       const Noise noise{philox_key(args.sampling.seed[i]), static_cast<std::uint32_t>(row.position),
@@ -194,13 +207,7 @@ __global__ void __launch_bounds__(kThreads, 2) draw_rows(Resolve args, Work work
   }
   if (kFinal && is_last_block(work.tickets + i, blocks_per_sequence(stage))) {
     if (kRejection && verifies) {
-      // The residual decides, and p where it is 0 throughout: that of p equal to Q.
-      const Packed* corrected = work.corrected + i * 2 * work.correction_splits;
-      Best<std::uint32_t> token = unpack_best(warp_best_of(corrected, work.correction_splits));
-      if (token.key == 0) {
-        token = unpack_best(warp_best_of(corrected + work.correction_splits, work.correction_splits));
-      }
-      verdict.token = token.id;
+      verdict.token = corrected_token(work, i);
     } else if (verifies && stage.rows == RowSet::kAll) {
       verdict = match(args, work, i, work.drawn, work.splits);
     }

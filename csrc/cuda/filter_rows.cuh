@@ -132,27 +132,11 @@ __device__ __forceinline__ float lowest_kept(const typename Element::Bits* row, 
   return key_score(prefix << shift);
 }
 
-namespace {
-
-// One block is one row; it takes the place of scan_rows where filters are active. Reads sizeof(logit) * V bytes of every row that
-// is wanted (from the L2 cache 2 to 8 times more); writes 16 bytes a row.
-// kSums: see scan_rows; the sum is over what is kept.
+// The block finds what filters keep of a row, for processed_row: work.largest, work.kept_from and with kSums work.sums, [slots].
 template <class Element, bool kSums>
-__global__ void __launch_bounds__(kFilterThreads, 1) filter_rows(Resolve args, Work work, Stage stage) {
-  const Task task = task_of_block(stage);
-  const std::int64_t i = task.sequence;
-  if (task.is_first && threadIdx.x == 0) work.tickets[i] = 0;
-  if (!is_running(args.call.state, i)) return;
-  Verdict verdict{};
-  if (stage.rows == RowSet::kRetained && args.call.shape.verifier_rows > 0) {
-    verdict = kSums ? work.verdicts[i] : match(args, work, i, work.drawn, work.splits);
-  }
-  const Row row = row_of(args, work, stage, task, verdict);
-  if (!row.is_wanted) return;
-
-  const auto vocab_size = static_cast<std::int32_t>(args.call.logits.vocab_size);
-  const auto* logits = row_logits<Element>(args.call.logits, i, row.row);
-  const auto temperature = static_cast<float>(args.sampling.temperature);
+__device__ __forceinline__ void filter_row(const typename Element::Bits* logits, std::int32_t vocab_size, const Sampling& sampling,
+                                           const Work& work, std::int64_t slot) {
+  const auto temperature = static_cast<float>(sampling.temperature);
   PACKED_SS_SHARED(bins, Histogram);
   Largest seen = nothing_seen(0);
   for_each_chunk<Element>(logits, 0, vocab_size,
@@ -163,14 +147,14 @@ __global__ void __launch_bounds__(kFilterThreads, 1) filter_rows(Resolve args, W
   float sum = 0.0f;
   if (is_finite_key(key)) {
     const float maximum = key_score(key);
-    const std::int64_t k = args.sampling.top_k;
+    const std::int64_t k = sampling.top_k;
     if (k > 0 && k < vocab_size) {
       kept_from = scaled(lowest_kept<Element>(
                              logits, vocab_size, bins, [](float) { return Packed{1}; },
                              [&](Packed) { return static_cast<Packed>(k); }),
                          maximum, temperature);
     }
-    const double p = args.sampling.top_p;
+    const double p = sampling.top_p;
     if (p < 1.0) {
       // Masses in units of 2^-bits, so that those of a whole row add up to less than 2^63; one of less than half a unit is 0.
       const int bits = 31 + __clz(vocab_size);
@@ -201,10 +185,32 @@ __global__ void __launch_bounds__(kFilterThreads, 1) filter_rows(Resolve args, W
     }
   }
   if (threadIdx.x == 0) {
-    work.largest[row.slot] = best;
-    work.kept_from[row.slot] = kept_from;
-    if (kSums) work.sums[row.slot] = sum;
+    work.largest[slot] = best;
+    work.kept_from[slot] = kept_from;
+    if (kSums) work.sums[slot] = sum;
   }
+}
+
+namespace {
+
+// One block is one row; it takes the place of scan_rows where filters are active. Reads sizeof(logit) * V bytes of every row that
+// is wanted (from the L2 cache 2 to 8 times more); writes 16 bytes a row.
+// kSums: see scan_rows; the sum is over what is kept.
+template <class Element, bool kSums>
+__global__ void __launch_bounds__(kFilterThreads, 1) filter_rows(Resolve args, Work work, Stage stage) {
+  const Task task = task_of_block(stage);
+  const std::int64_t i = task.sequence;
+  if (task.is_first && threadIdx.x == 0) work.tickets[i] = 0;
+  if (!is_running(args.call.state, i)) return;
+  Verdict verdict{};
+  if (stage.rows == RowSet::kRetained && args.call.shape.verifier_rows > 0) {
+    verdict = kSums ? work.verdicts[i] : match(args, work, i, work.drawn, work.splits);
+  }
+  const Row row = row_of(args, work, stage, task, verdict);
+  if (!row.is_wanted) return;
+
+  filter_row<Element, kSums>(row_logits<Element>(args.call.logits, i, row.row),
+                             static_cast<std::int32_t>(args.call.logits.vocab_size), args.sampling, work, row.slot);
 }
 
 }  // namespace

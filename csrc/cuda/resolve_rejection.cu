@@ -1,4 +1,4 @@
-#include "draw_rows.cuh"
+#include "correct_rows.cuh"
 #include "filter_rows.cuh"
 
 // Algorithm 2, lines 5-13: accept with probability min(1, p/Q), correct from [p - Q]+, draw the retained draft from q.
@@ -12,16 +12,12 @@ __device__ __forceinline__ Verdict accept(const Resolve& args, const Work& work,
   const std::int32_t drafts = verified_drafts(state, args.call.shape, i);
   const std::int64_t vocab_size = args.call.logits.vocab_size;
   return first_rejected(drafts, [&](std::int32_t row, Verdict& verdict) {
-    const Processed p = processed_row<true>(args, work, i * work.slots + row);
+    const Processed p = processed_row<true>(args.sampling, work, i * work.slots + row);
     verdict = {row, 0, !p.is_finite};
-    if (lane_id() != 0 || row >= drafts || !p.is_finite) return false;
-    const std::int32_t d = state.draft[i * state.width + row];
-    if (d < 0 || d >= vocab_size) return false;
-    const auto position = static_cast<std::uint32_t>(state.length[i] + row);
-    const float u = word_to_uniform(
-        noise_words(philox_key(args.sampling.seed[i]), position, 0, static_cast<std::uint32_t>(Stream::kAccept)).x0);
-    const float log_p_d = p.log_weight(Element::value(row_logits<Element>(args.call.logits, i, row)[d]));
-    return accepts(u, log_p_d, args.draft_log_q[(i * state.width + row) * vocab_size + d]);
+    if (lane_id() != 0 || row >= drafts) return false;
+    return accepts_draft<Element>(row_logits<Element>(args.call.logits, i, row), vocab_size, p, args.sampling.seed[i],
+                                  static_cast<std::uint32_t>(state.length[i] + row),
+                                  args.draft_log_q + (i * state.width + row) * vocab_size, state.draft[i * state.width + row]);
   });
 }
 
@@ -38,39 +34,13 @@ __global__ void __launch_bounds__(kThreads, 2) correct_rows(Resolve args, Work w
   if (verdict.failed != 0) return;
 
   const auto vocab_size = static_cast<std::int32_t>(args.call.logits.vocab_size);
-  const std::int32_t begin = split * work.correction_slice;
-  const std::int32_t end = vocab_size - begin < work.correction_slice ? vocab_size : begin + work.correction_slice;
-  const Processed p = processed_row<true>(args, work, i * work.slots + verdict.matches);
+  const Processed p = processed_row<true>(args.sampling, work, i * work.slots + verdict.matches);
   const Noise noise{philox_key(args.sampling.seed[i]), static_cast<std::uint32_t>(state.length[i] + verdict.matches),
                     static_cast<std::uint32_t>(Stream::kTarget)};
   const bool has_draft = verdict.matches < verified_drafts(state, args.call.shape, i);
   const float* log_q = args.draft_log_q + (has_draft ? (i * state.width + verdict.matches) * vocab_size : 0);
-  Draw left{-INFINITY, begin};   // from the residual
-  Draw whole{-INFINITY, begin};  // from p
-  for_each_chunk<Element>(row_logits<Element>(args.call.logits, i, verdict.matches), begin, end,
-                          [&](std::int32_t id, const float(&x)[Element::kIds]) {
-#pragma unroll
-    for (int q = 0; q < Element::kIds; q += kPhiloxLanes) {
-      std::uint32_t words[kPhiloxLanes];
-      words_of(noise, id + q, words);
-#pragma unroll
-      for (int k = 0; k < kPhiloxLanes; ++k) {
-        const std::int32_t at = id + q + k;
-        const float log_p = p.log_weight(x[q + k]);
-        if (at >= end || log_p == -INFINITY) continue;
-        const float gumbel = uniform_to_gumbel(word_to_uniform(words[k]));
-        consider(whole, log_p + gumbel, at);
-        consider(left, residual(log_p, has_draft ? log_q[at] : -INFINITY) + gumbel, at);
-      }
-    }
-  });
-  const Packed best_left = block_max(pack_draw(left));
-  const Packed best_whole = block_max(pack_draw(whole));
-  if (threadIdx.x == 0) {
-    Packed* corrected = work.corrected + i * 2 * work.correction_splits;
-    corrected[split] = best_left;
-    corrected[work.correction_splits + split] = best_whole;
-  }
+  correct_slice<Element>(row_logits<Element>(args.call.logits, i, verdict.matches), vocab_size, p, noise, has_draft, log_q, work, i,
+                         split);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "packed_ss/commit.h"
 #include "resolve.h"
@@ -28,7 +27,7 @@ enum class RowSet : std::int32_t {
   kRetained   // the rows that propose the next draft, which h decides
 };
 
-// Device memory of a resolve, and how rows are cut into slices. Results are [N, slots, splits]; a row's slot is the row itself
+// Device memory of a call, and how rows are cut into slices. Results are [N, slots, splits]; a row's slot is the row itself
 // with `all_rows`, else the verifier row, or v + j for the row of draft token j.
 struct Work {
   bool all_rows;
@@ -39,7 +38,7 @@ struct Work {
   std::int32_t scan_splits;       // the same of the scan's results: filter_rows does not cut rows
   std::int32_t correction_splits;
   std::int32_t correction_slice;
-  unsigned* tickets;              // [N], zeroed by every launch before the last
+  unsigned* tickets;              // [N] or [N, slots], zeroed by every launch before the last
   Verdict* verdicts;              // [N], resolve_rejection alone
   Packed* largest;                // [N, slots, scan_splits], of logits
   float* sums;                    // [N, slots, scan_splits], of exp((x - largest) / temperature)
@@ -240,49 +239,63 @@ __device__ __forceinline__ void finish_sequence(const Resolve& args, const Work&
 // ---- Launches, on the host ------------------------------------------------------------------------------------------------
 enum class Mode { kGreedy, kCoupled, kRejection };
 
-// Shapes alone decide; with `base` null the pointers are offsets from it. `bytes` receives how much there is.
-inline Work plan_work(const Resolve& args, Mode mode, void* base, std::int64_t& bytes) {
+// Whether top-k or top-p is active.
+inline bool filters(const Sampling& sampling, std::int64_t vocab_size) {
+  return (sampling.top_k > 0 && sampling.top_k < vocab_size) || sampling.top_p < 1.0;
+}
+
+// Cuts rows into slices, for a launch over `rows` of them.
+inline void cut_rows(std::int64_t rows, std::int64_t vocab_size, std::int32_t& splits, std::int32_t& slice) {
   constexpr std::int64_t kLeastSlice = 2048;     // ids: one chunk for each thread
   constexpr std::int64_t kEnoughBlocks = 1024;   // for 132 multiprocessors, 8 blocks each
+  const std::int64_t most = (vocab_size + kLeastSlice - 1) / kLeastSlice;
+  const std::int64_t useful = (kEnoughBlocks + rows - 1) / (rows > 0 ? rows : 1);
+  const std::int64_t parts = useful < 1 ? 1 : useful < most ? useful : most;
+  const std::int64_t ids = ((vocab_size + parts - 1) / parts + kSliceUnit - 1) / kSliceUnit * kSliceUnit;
+  slice = static_cast<std::int32_t>(ids);
+  splits = static_cast<std::int32_t>((vocab_size + ids - 1) / ids);
+}
+
+// Hands out a workspace, 16 bytes aligned.
+struct Taker {
+  void* base;
+  std::int64_t used = 0;
+
+  template <class Item>
+  void take(Item*& pointer, std::int64_t count) {
+    pointer = reinterpret_cast<Item*>(static_cast<char*>(base) + used);
+    used += (count * static_cast<std::int64_t>(sizeof(Item)) + 15) / 16 * 16;
+  }
+};
+
+// Shapes alone decide; with `base` null the pointers are offsets from it. `bytes` receives how much there is.
+inline Work plan_work(const Resolve& args, Mode mode, void* base, std::int64_t& bytes) {
   const CallShape& shape = args.call.shape;
   const std::int64_t n = args.call.state.sequences;
   const std::int64_t vocab_size = args.call.logits.vocab_size;
   const std::int64_t width = shape.block_size - 1;
-  const auto cut = [&](std::int64_t rows, std::int32_t& splits, std::int32_t& slice) {
-    const std::int64_t most = (vocab_size + kLeastSlice - 1) / kLeastSlice;
-    const std::int64_t useful = (kEnoughBlocks + rows - 1) / (rows > 0 ? rows : 1);
-    const std::int64_t parts = useful < 1 ? 1 : useful < most ? useful : most;
-    const std::int64_t ids = ((vocab_size + parts - 1) / parts + kSliceUnit - 1) / kSliceUnit * kSliceUnit;
-    slice = static_cast<std::int32_t>(ids);
-    splits = static_cast<std::int32_t>((vocab_size + ids - 1) / ids);
-  };
-
   Work work{};
   const bool samples = mode != Mode::kGreedy;
   const bool verifies_sampled = mode == Mode::kRejection && shape.verifier_rows > 0;
   work.all_rows = samples && shape.verifier_rows > 0 && shape.cut_count <= 1;
-  work.filtered = samples && ((args.sampling.top_k > 0 && args.sampling.top_k < vocab_size) || args.sampling.top_p < 1.0);
+  work.filtered = samples && filters(args.sampling, vocab_size);
   const std::int64_t drafted = shape.cut_count > 0 ? width : 0;
   const std::int64_t at_once = shape.verifier_rows > drafted ? shape.verifier_rows : drafted;
   work.slots = static_cast<std::int32_t>(work.all_rows ? shape.rows() : shape.verifier_rows + drafted);
-  cut(n * (work.all_rows ? work.slots : at_once), work.splits, work.slice);
-  cut(n, work.correction_splits, work.correction_slice);
+  cut_rows(n * (work.all_rows ? work.slots : at_once), vocab_size, work.splits, work.slice);
+  cut_rows(n, vocab_size, work.correction_splits, work.correction_slice);
   work.scan_splits = work.filtered ? 1 : work.splits;
 
-  std::int64_t used = 0;
-  const auto take = [&](auto*& pointer, std::int64_t count) {
-    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(static_cast<char*>(base) + used);
-    used += (count * static_cast<std::int64_t>(sizeof *pointer) + 15) / 16 * 16;
-  };
+  Taker taker{base};
   const std::int64_t slots = n * work.slots;
-  take(work.tickets, n);
-  take(work.largest, slots * work.scan_splits);
-  if (verifies_sampled) take(work.verdicts, n);
-  if (mode == Mode::kRejection) take(work.sums, slots * work.scan_splits);
-  if (work.filtered) take(work.kept_from, slots);
-  if (samples) take(work.drawn, slots * work.splits);
-  if (verifies_sampled) take(work.corrected, n * 2 * work.correction_splits);
-  bytes = used;
+  taker.take(work.tickets, n);
+  taker.take(work.largest, slots * work.scan_splits);
+  if (verifies_sampled) taker.take(work.verdicts, n);
+  if (mode == Mode::kRejection) taker.take(work.sums, slots * work.scan_splits);
+  if (work.filtered) taker.take(work.kept_from, slots);
+  if (samples) taker.take(work.drawn, slots * work.splits);
+  if (verifies_sampled) taker.take(work.corrected, n * 2 * work.correction_splits);
+  bytes = taker.used;
   return work;
 }
 

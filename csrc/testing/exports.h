@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 
@@ -30,6 +31,13 @@ int call(int (*launcher)(const Arguments&, CUstream_st*), const void* arguments,
     fault_text() = error.what();
     return -1;
   }
+}
+
+// In place of a launcher: puts the size of the workspace where the workspace would be.
+template <typename Arguments, std::int64_t (*kBytes)(const Arguments&)>
+int measure(const Arguments& arguments, CUstream_st*) {
+  *static_cast<std::int64_t*>(arguments.workspace) = kBytes(arguments);
+  return cudaSuccess;
 }
 
 }  // namespace packed_ss::host_cuda

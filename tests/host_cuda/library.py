@@ -1,6 +1,6 @@
 """CUDA launchers compiled for the host, loaded with ctypes; no torch in here.
 
-`load("kernels")` has the launchers of csrc/cuda, one function for each line of csrc/testing/exports.cpp.
+`load("kernels")` has the launchers of csrc/cuda, one function for each line of csrc/testing/exports*.cpp.
 """
 
 from __future__ import annotations

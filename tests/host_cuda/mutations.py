@@ -22,9 +22,10 @@ from typing import NamedTuple
 from . import build
 
 TEST_FILES = ("tests/kernels/test_resolve.py", "tests/kernels/test_resolve_filters.py", "tests/host_cuda/test_resolves.py",
-              "tests/host_cuda/test_tail_mask.py", "tests/host_cuda/test_uniform_noise.py")  # fmt: skip
+              "tests/host_cuda/test_tail_mask.py", "tests/host_cuda/test_uniform_noise.py",
+              "tests/kernels/test_ordered_resolve.py", "tests/host_cuda/test_ordered_on_host.py")  # fmt: skip
 # Of their cases, those that run the CUDA sources.
-ON_HOST = "(cuda-on-host or test_resolves or test_tail_mask or test_uniform_noise)"
+ON_HOST = "(cuda-on-host or test_resolves or test_tail_mask or test_uniform_noise or test_ordered_on_host)"
 TIME_LIMIT_S = 120
 
 
@@ -50,8 +51,17 @@ _FILTER = "cuda/filter_rows.cuh"
 _SCAN = "cuda/row_scan.cuh"
 _SUMS = "cuda/scan_rows.cuh"
 _TASKS = "cuda/resolve_tasks.cuh"
-_REJECTION = "cuda/resolve_rejection.cu"
+_CORRECT = "cuda/correct_rows.cuh"
 _NOISE = "cuda/uniform_noise.cu"
+_ORDERED = "include/packed_ss/ordered.h"
+_ORDERED_PACK = "include/packed_ss/ordered_pack.h"
+_TEAM = "cuda/block_team.cuh"
+_CHOSEN = "cuda/chosen_rows.cuh"
+_ARGMAX_ROWS = "cuda/argmax_rows.cu"
+_DRAW_ROWS = "cuda/draw_rows.cu"
+_VERIFY_ROWS = "cuda/verify_rows.cu"
+_COMPACT = "cuda/compact_cache.cu"
+_PACK_ORDERED = "cuda/pack_ordered.cu"
 
 MUTATIONS = (
     # ---- Commit and retention ----
@@ -121,12 +131,12 @@ MUTATIONS = (
     Mutation(_SCORES, "return static_cast<Value>(logf(u)) < log_p_d - log_q_d;",
              "return static_cast<Value>(logf(u)) < log_q_d - log_p_d;",
              "accepted with probability min(1, Q/p)", "every_branch_set and rejection"),
-    Mutation(_REJECTION, "static_cast<std::uint32_t>(Stream::kAccept)).x0);", "static_cast<std::uint32_t>(Stream::kTarget)).x0);",
+    Mutation(_CORRECT, "static_cast<std::uint32_t>(Stream::kAccept)).x0);", "static_cast<std::uint32_t>(Stream::kTarget)).x0);",
              "the coin has the noise of a draw", "every_branch_set and rejection"),
     Mutation(_SCORES, "return log_q < log_p ? log_p + log1pf(-expf(log_q - log_p)) : -INFINITY;",
              "return log_q < log_p ? log_p : -INFINITY;",
              "the residual is p where p > Q", "every_branch_set and rejection"),
-    Mutation(_REJECTION, "consider(left, residual(log_p, has_draft ? log_q[at] : -INFINITY) + gumbel, at);",
+    Mutation(_CORRECT, "consider(left, residual(log_p, has_draft ? log_q[at] : -INFINITY) + gumbel, at);",
              "consider(left, residual(log_p, log_q[at]) + gumbel, at);",
              "the bonus token comes from a residual", "every_branch_set and rejection"),
     Mutation(_DRAW, "if (token.key == 0) {", "if (token.key == 1) {",
@@ -147,9 +157,46 @@ MUTATIONS = (
     # ---- Sums ----
     Mutation(_SUMS, "if (top == -INFINITY) return;", "if (top == INFINITY) return;",
              "-inf less -inf", "first_sees_nothing"),
-    Mutation(_DRAW, "sum += sums[s] * __expf((key_score(key) - row.maximum) * inverse_temperature);",
+    Mutation(_DRAW, "sum += sums[s] * __expf((key_score(key) - maximum) * inverse_temperature);",
              "sum += sums[s] * __expf(0.0f * inverse_temperature);",
              "sums of slices are not brought to one largest score", "slices_equal_torch and rejection"),
+    # ---- The ordered layout: rows ----
+    Mutation(_CHOSEN, "result.is_wanted = result.row < chosen.range[2 * result.sequence + 1];",
+             "result.is_wanted = result.row <= chosen.range[2 * result.sequence + 1];",
+             "one row more than the device says", "draws_of_slices"),
+    Mutation(_CHOSEN, "return position < 0 ? 0u : static_cast<std::uint32_t>(position);",
+             "return position < 0 ? 0u : static_cast<std::uint32_t>(position) + 1u;",
+             "a row has the noise of the position after", "draws_of_slices"),
+    Mutation(_ARGMAX_ROWS, "args.probability[slot] = is_finite ? 1.0f / sum : 0.0f;",
+             "args.probability[slot] = is_finite ? sum : 0.0f;",
+             "the inverse of a probability", "argmax_of_slices"),
+    Mutation(_DRAW_ROWS, "args.ids[row.slot] = is_finite_key(token.key) ? token.id : -1;", "args.ids[row.slot] = token.id;",
+             "a row without a finite maximum has a token", "draws_of_slices"),
+    Mutation(_VERIFY_ROWS, "args.draft[slot] >= 0, args.draft_log_q", "true, args.draft_log_q",
+             "without a draft, a draw from a residual", "verdicts_on_slices"),
+    Mutation(_VERIFY_ROWS, "args.ids[slot] = j < h ? args.draft[slot] : j == h ? token : -1;",
+             "args.ids[slot] = j < h ? args.draft[slot] : token;",
+             "tokens after the first that is not the draft's", "verdicts_on_slices"),
+    # ---- The ordered layout: resolves, cache and rows of the next call ----
+    Mutation(_TEAM, "if (w < warp_id()) result.before += parts[w];", "if (w + 1 < warp_id()) result.before += parts[w];",
+             "a warp does not count the flags of the one before", "window_widths"),
+    Mutation(_TEAM, "x = parts[w] < x ? parts[w] : x;", "x = parts[w] > x ? parts[w] : x;",
+             "the largest of the warps' minima", "window_widths"),
+    Mutation(_ORDERED, "whole = t >= s.prompt_length[i] && token_at(s, i, t) == stop[m];",
+             "whole = token_at(s, i, t) == stop[m];",
+             "end markers reach into the prompt", "test_ordered_resolve and stops_do_not_reach"),
+    Mutation(_ORDERED, "now.moved = moved < now.cache_len ? moved : now.cache_len;", "now.moved = now.cache_len;",
+             "pairs beyond the end stay in the cache", "marker_after_a_gap"),
+    Mutation(_ORDERED, "if (failed >= 0 && failed < now.end) now.finish_reason = kError;",
+             "if (failed >= 0) now.finish_reason = kError;",
+             "a failed row beyond the end counts", "failed_row_beyond"),
+    Mutation(_ORDERED_PACK, "branch < 0 ? inside % shape.window : shape.cuts[branch];",
+             "branch < 0 ? inside % shape.window : shape.cuts[branch] + 1;",
+             "a branch sees the draft token after its cut", "rows_and_masks"),
+    Mutation(_PACK_ORDERED, "block == 0 ? rows.consulted + 2 * i : unused;", "block == 0 ? rows.consulted : unused;",
+             "all sequences tell the first one's rows to consult", "rows_and_masks"),
+    Mutation(_COMPACT, "for (; slot < end; slot += kSlotsAtOnce) {", "for (; slot < end; slot += kSlotsAtOnce + 1) {",
+             "every fifth pair stays behind", "pairs_move_whatever"),
 )
 
 

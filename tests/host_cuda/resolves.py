@@ -81,20 +81,20 @@ class _TailMask(ctypes.Structure):
 
 def resolve_greedy(*operands: Any) -> None:
     """`torch.ops.packed_ss.resolve_greedy` by csrc/cuda/resolve_greedy.cu."""
-    _resolve("resolve_greedy", _Resolve(_call(*operands), _Sampling(None, 1.0, 0, 1.0), None, None))
+    with_workspace("resolve_greedy", _Resolve(_call(*operands), _Sampling(None, 1.0, 0, 1.0), None, None))
 
 
 def resolve_coupled(*operands: Any) -> None:
     """`torch.ops.packed_ss.resolve_coupled` by csrc/cuda/resolve_coupled.cu."""
     *state, seed, temperature, top_k, top_p = operands
-    _resolve("resolve_coupled", _Resolve(_call(*state), _Sampling(_pointer(seed), temperature, top_k, top_p), None, None))
+    with_workspace("resolve_coupled", _Resolve(_call(*state), _Sampling(_pointer(seed), temperature, top_k, top_p), None, None))
 
 
 def resolve_rejection(*operands: Any) -> None:
     """`torch.ops.packed_ss.resolve_rejection` by csrc/cuda/resolve_rejection.cu."""
     *state, seed, temperature, top_k, top_p, draft_log_q = operands
     sampling = _Sampling(_pointer(seed), temperature, top_k, top_p)
-    _resolve("resolve_rejection", _Resolve(_call(*state), sampling, _pointer(draft_log_q), None))
+    with_workspace("resolve_rejection", _Resolve(_call(*state), sampling, _pointer(draft_log_q), None))
 
 
 def pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
@@ -116,7 +116,8 @@ def tail_mask(call: BlockCall) -> tuple[Tensor, Tensor]:
     return words, visible
 
 
-def _resolve(name: str, arguments: _Resolve) -> None:
+def with_workspace(name: str, arguments: ctypes.Structure) -> None:
+    """Runs a launcher whose arguments have a workspace, with one of the size that it asks for."""
     size = ctypes.c_int64(-1)
     arguments.workspace = ctypes.addressof(size)
     kernels().call(f"{name}_workspace", arguments)
