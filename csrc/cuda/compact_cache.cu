@@ -7,8 +7,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kSlotsAtOnce = 4;  // slots that a thread reads before it writes the first
 
-// One thread is 16 bytes (or fewer) of every slot of one layer and sequence, of keys or of values. It walks the slots upwards: what
-// it has written nobody reads, for sources ascend and lie to the right. Reads and writes the slots that move.
+// One thread is 16 bytes (or fewer) of every slot of one layer and sequence, of keys or of values. It walks the slots upwards:
+// what it has written nobody reads, for sources ascend and lie to the right. Reads and writes the slots that move.
 template <class Chunk>
 __global__ void __launch_bounds__(kThreads) compact_cache_kernel(CompactCall call, std::int64_t column_blocks) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x % column_blocks) * kThreads + threadIdx.x;

@@ -134,8 +134,8 @@ __device__ __forceinline__ float lowest_kept(const typename Element::Bits* row, 
 
 // The block finds what filters keep of a row, for processed_row: work.largest, work.kept_from and with kSums work.sums, [slots].
 template <class Element, bool kSums>
-__device__ __forceinline__ void filter_row(const typename Element::Bits* logits, std::int32_t vocab_size, const Sampling& sampling,
-                                           const Work& work, std::int64_t slot) {
+__device__ __forceinline__ void filter_row(const typename Element::Bits* logits, std::int32_t vocab_size,
+                                           const Sampling& sampling, const Work& work, std::int64_t slot) {
   const auto temperature = static_cast<float>(sampling.temperature);
   PACKED_SS_SHARED(bins, Histogram);
   Largest seen = nothing_seen(0);

@@ -1,5 +1,5 @@
-// The operators of the ordered layout on CUDA: arguments and launchers, free of torch. What they do is stated by their plain-torch
-// versions in packed_ss/ops.
+// The operators of the ordered layout on CUDA: arguments and launchers, free of torch. What they do is stated by their
+// plain-torch versions in packed_ss/ops.
 //
 // Launchers are as those of resolve.h; they queue
 //   argmax_rows, draw_rows, verify_rows                            2 kernels; top-k and top-p add none

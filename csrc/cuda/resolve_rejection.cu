@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads, 2) correct_rows(Resolve args, Work w
                     static_cast<std::uint32_t>(Stream::kTarget)};
   const bool has_draft = verdict.matches < verified_drafts(state, args.call.shape, i);
   const float* log_q = args.draft_log_q + (has_draft ? (i * state.width + verdict.matches) * vocab_size : 0);
-  correct_slice<Element>(row_logits<Element>(args.call.logits, i, verdict.matches), vocab_size, p, noise, has_draft, log_q, work, i,
-                         split);
+  correct_slice<Element>(row_logits<Element>(args.call.logits, i, verdict.matches), vocab_size, p, noise, has_draft, log_q, work,
+                         i, split);
 }
 
 }  // namespace
