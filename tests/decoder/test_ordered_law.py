@@ -25,7 +25,7 @@ from tests.support.ordered import OrderedDense
 
 PROMPT, LENGTH, BATCH = [0, 2], 3, 5_000
 OPTIONS: dict[str, Any] = {"temperature": 1.2, "top_k": 5, "top_p": 0.9}
-STOPS, SEQUENCES = [1], [[0, 2], [4, 4]]
+STOPS, SEQUENCES = [6], [[1, 2], [4, 4]]
 
 
 def model(dtype: torch.dtype) -> Transformer:
@@ -68,7 +68,7 @@ def test_rejection_has_the_law_of_autoregressive_sampling(schedule: Any, window:
         texts, several = sample(decoder, 10**9 * window + counts.total())
         counts.update(texts)
     assert chi_square_ok(counts, law)
-    assert schedule == "autoregressive" or 0.1 < several < 0.95
+    assert schedule == "autoregressive" or several > 0.1
 
 
 def test_coupled_has_the_law_too_and_the_same_texts_under_every_schedule(law: dict[tuple[int, ...], float]) -> None:
@@ -84,11 +84,11 @@ def test_coupled_has_the_law_too_and_the_same_texts_under_every_schedule(law: di
 
 
 class Unverified(Decoder):
-    """Accepts the first draft token as it stands."""
+    """Accepts the second draft token as it stands; the first one is drawn from the same conditional as its verification."""
 
     def _resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
                  following: OrderedCall | None = None) -> None:
-        state.draft_log_q[:, 0] = -1e30
+        state.draft_log_q[:, 1] = -1e30
         super()._resolve(outputs, state, request, call, following)
 
 
