@@ -1,34 +1,18 @@
 #include "resolve_checks.h"
 
-#include <c10/util/Exception.h>
-
 #include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
 
+#include "tensor_checks.h"
+
 namespace packed_ss {
 namespace {
 
-// Checks tensors of one operator, all on one device.
-class Checker {
+class Checker : public TensorChecks {
  public:
-  Checker(const char* op, at::Device device) : op_(op), device_(device) {}
-
-  // Refuses another dtype or shape than `sizes` (what they stand for in `meaning`), or memory that is not contiguous.
-  void tensor(const char* name, const at::Tensor& t, at::ScalarType dtype, at::IntArrayRef sizes, const char* meaning) const {
-    TORCH_CHECK_VALUE(t.scalar_type() == dtype && t.sizes() == sizes && t.is_contiguous() && t.device() == device_, op_, ": ",
-                      name, " must be contiguous ", dtype, " ", meaning, " = ", sizes, " on ", device_, ", got ",
-                      t.is_contiguous() ? "" : "non-contiguous ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ".");
-  }
-
-  // The same for an int32 matrix whose number of columns is free but for its minimum.
-  void matrix(const char* name, const at::Tensor& t, std::int64_t rows, std::int64_t least_columns, const char* meaning) const {
-    const bool fits = t.dim() == 2 && (rows < 0 || t.size(0) == rows) && t.size(1) >= least_columns;
-    TORCH_CHECK_VALUE(t.scalar_type() == at::kInt && fits && t.is_contiguous() && t.device() == device_, op_, ": ", name,
-                      " must be contiguous Int ", meaning, " on ", device_, ", got ",
-                      t.is_contiguous() ? "" : "non-contiguous ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ".");
-  }
+  using TensorChecks::TensorChecks;
 
   CallShape shape(const char* rows_name, std::int64_t verifier_rows, std::int64_t block_size, const char* cuts_name,
                   at::IntArrayRef cuts, std::int64_t shift) const {
@@ -61,14 +45,18 @@ class Checker {
     return {shape, static_cast<std::int32_t>(mask_token_id), ids.mutable_data_ptr<std::int32_t>(),
             positions.mutable_data_ptr<std::int32_t>(), slots.mutable_data_ptr<std::int32_t>()};
   }
-
- private:
-  const char* op_;
-  at::Device device_;
 };
 
-std::int32_t* written(const at::Tensor& t) { return t.mutable_data_ptr<std::int32_t>(); }
-const std::int32_t* read(const at::Tensor& t) { return t.const_data_ptr<std::int32_t>(); }
+DType tag(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kHalf: return DType::kFloat16;
+    case at::kDouble: return DType::kFloat64;
+    default: return DType::kFloat32;
+  }
+}
+
+}  // namespace
 
 void check_logits(const char* op, const at::Tensor& logits) {
   const auto dtype = logits.scalar_type();
@@ -81,16 +69,9 @@ void check_logits(const char* op, const at::Tensor& logits) {
                     ": logits must be contiguous along the vocabulary, got strides ", logits.strides(), ".");
 }
 
-DType tag(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBFloat16: return DType::kBFloat16;
-    case at::kHalf: return DType::kFloat16;
-    case at::kDouble: return DType::kFloat64;
-    default: return DType::kFloat32;
-  }
+Logits logits_view(const at::Tensor& logits) {
+  return {logits.const_data_ptr(), tag(logits.scalar_type()), logits.stride(0), logits.stride(1), logits.size(2)};
 }
-
-}  // namespace
 
 ResolveCall resolve_call(const char* op, PACKED_SS_RESOLVE_PARAMETERS) {
   check_logits(op, logits);
@@ -117,7 +98,7 @@ ResolveCall resolve_call(const char* op, PACKED_SS_RESOLVE_PARAMETERS) {
     const CallShape next = check.shape("next_verifier_rows", next_verifier_rows, block_size, "next_cuts", next_cuts, 0);
     call.next = check.rows("next_", next, mask_token_id, n, *next_ids, *next_positions, *next_slots);
   }
-  call.logits = {logits.const_data_ptr(), tag(logits.scalar_type()), logits.stride(0), logits.stride(1), logits.size(2)};
+  call.logits = logits_view(logits);
   call.state = {n,
                 tokens.size(1),
                 block_size - 1,

@@ -1,19 +1,9 @@
 // Torch's side of the resolves and of pack_block on the CPU.
-#include <ATen/Parallel.h>
-
 #include "cpu/resolve.h"
+#include "cpu/torch_workers.h"
 #include "ops.h"
 
 namespace packed_ss::cpu {
-namespace {
-
-class TorchWorkers final : public Workers {
- public:
-  int count() const override { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
-  void share(std::int64_t tasks, RangeBody body) const override { at::parallel_for(0, tasks, 1, body); }
-};
-
-}  // namespace
 
 void pack_block(PACKED_SS_PACK_PARAMETERS) {
   const PackCall call = pack_call(PACKED_SS_PACK_ARGUMENTS);

@@ -37,14 +37,25 @@ class ProcessedRow {
   // Whether the row has a finite maximum; nothing below may be asked of one that has not.
   bool finite() const { return finite_; }
 
-  // From here on log p is normalised; a draw alone does not need it.
-  void normalise() {
+  // The first id of the largest logit.
+  std::int32_t best_id() const {
+    const Bits* const block = std::max_element(row_.block_keys, row_.block_keys + blocks_);
+    std::int64_t id = (block - row_.block_keys) * kBlock;
+    while (element_key<Element>(row_.logits[id]) != *block) ++id;
+    return static_cast<std::int32_t>(id);
+  }
+
+  // Sum of exp(scaled score) over what is kept, of which the largest logit adds 1.
+  double mass() const {
     double sums[kMostParts] = {};
     split([&](int part, std::int64_t begin, std::int64_t end) { sums[part] = exp_sum(Element{}, row_, begin, end); });
     double sum = 0;
     for (const double s : sums) sum += s;
-    row_.log_sum = static_cast<Value>(std::log(sum));
+    return sum;
   }
+
+  // From here on log p is normalised; a draw alone does not need it.
+  void normalise() { row_.log_sum = static_cast<Value>(std::log(mass())); }
 
   Value log_p(std::int64_t id) const {
     const Value score = scaled(Element::value(row_.logits[id]), row_.maximum, row_.temperature);

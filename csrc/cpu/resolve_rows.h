@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cpu/element.h"
@@ -50,20 +51,17 @@ void each_row(std::int64_t count, double cost, const Workers& workers, Body body
   }
 }
 
-// Finds h and the token of row h of every running sequence, and commits. Rows are looked at in order, a few at a time where
-// several threads have to be kept busy, and none after the first that does not accept.
-//   verify(task, drafts, workers) -> Verdict; row `drafts` has no draft token to accept.
-template <class Verify>
-void verify_and_commit(const ResolveCall& call, double row_cost, const Workers& workers, std::vector<std::int32_t>& matches,
-                       std::vector<std::int32_t>& advances, Verify verify) {
-  struct Pending {
-    std::int64_t sequence;
-    std::int32_t drafts;
-  };
-  std::vector<Pending> pending;
-  for (std::int64_t i = 0; i < call.state.sequences; ++i) {
-    if (is_running(call.state, i)) pending.push_back({i, verified_drafts(call.state, call.shape, i)});
-  }
+// Rows 0 ... count - 1 of a sequence are to be verified.
+struct RowsToVerify {
+  std::int64_t sequence;
+  std::int32_t count;
+};
+
+// Looks at the rows of each sequence in order, a few at a time where several threads have to be kept busy, and at none after the
+// first that does not accept; of that one, if there is one, the sequence is told.
+//   verify(task, workers) -> Verdict;  decide(sequence, row, verdict)
+template <class Verify, class Decide>
+void verify_in_order(std::vector<RowsToVerify> pending, double row_cost, const Workers& workers, Verify verify, Decide decide) {
   std::vector<RowTask> tasks;
   std::vector<Verdict> verdicts;
   std::int32_t row = 0;
@@ -74,28 +72,46 @@ void verify_and_commit(const ResolveCall& call, double row_cost, const Workers& 
       rows = std::max(1, static_cast<std::int32_t>(std::min<double>(enough / static_cast<double>(pending.size()), 1 << 20)));
     }
     tasks.clear();
-    for (const Pending& p : pending) {
-      for (std::int32_t r = row; r <= std::min(p.drafts, row + rows - 1); ++r) tasks.push_back({p.sequence, r});
+    for (const RowsToVerify& p : pending) {
+      for (std::int32_t r = row; r < std::min(p.count, row + rows); ++r) tasks.push_back({p.sequence, r});
     }
     verdicts.resize(tasks.size());
-    each_row(static_cast<std::int64_t>(tasks.size()), row_cost, workers, [&](std::int64_t t, const Workers& row_workers) {
-      verdicts[t] = verify(tasks[t], verified_drafts(call.state, call.shape, tasks[t].sequence), row_workers);
-    });
-    std::vector<Pending> undecided;
+    each_row(static_cast<std::int64_t>(tasks.size()), row_cost, workers,
+             [&](std::int64_t t, const Workers& row_workers) { verdicts[t] = verify(tasks[t], row_workers); });
+    std::vector<RowsToVerify> undecided;
     std::size_t t = 0;
-    for (const Pending& p : pending) {
+    for (const RowsToVerify& p : pending) {
       bool decided = false;
-      for (std::int32_t r = row; r <= std::min(p.drafts, row + rows - 1); ++r, ++t) {
-        if (decided || (r < p.drafts && verdicts[t].accepted)) continue;
-        matches[p.sequence] = r;
-        advances[p.sequence] = commit(call.state, p.sequence, r, verdicts[t].token, !verdicts[t].finite);
+      for (std::int32_t r = row; r < std::min(p.count, row + rows); ++r, ++t) {
+        if (decided || verdicts[t].accepted) continue;
+        decide(p.sequence, r, verdicts[t]);
         decided = true;
       }
-      if (!decided) undecided.push_back(p);
+      if (!decided && row + rows < p.count) undecided.push_back(p);
     }
     pending.swap(undecided);
     row += rows;
   }
+}
+
+// Finds h and the token of row h of every running sequence, and commits.
+//   verify(task, drafts, workers) -> Verdict; row `drafts` has no draft token to accept.
+template <class Verify>
+void verify_and_commit(const ResolveCall& call, double row_cost, const Workers& workers, std::vector<std::int32_t>& matches,
+                       std::vector<std::int32_t>& advances, Verify verify) {
+  std::vector<RowsToVerify> pending;
+  for (std::int64_t i = 0; i < call.state.sequences; ++i) {
+    if (is_running(call.state, i)) pending.push_back({i, verified_drafts(call.state, call.shape, i) + 1});
+  }
+  verify_in_order(
+      std::move(pending), row_cost, workers,
+      [&](RowTask task, const Workers& row_workers) {
+        return verify(task, verified_drafts(call.state, call.shape, task.sequence), row_workers);
+      },
+      [&](std::int64_t i, std::int32_t row, const Verdict& verdict) {
+        matches[i] = row;
+        advances[i] = commit(call.state, i, row, verdict.token, !verdict.finite);
+      });
 }
 
 // Drafts what the call proposes for the sequences that are still running.

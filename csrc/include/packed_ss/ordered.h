@@ -218,7 +218,7 @@ PACKED_SS_HOST_DEVICE void count_call(const OrderedState& s, std::int64_t i, std
 template <class Team>
 PACKED_SS_HOST_DEVICE void drop_beyond(const OrderedState& s, std::int64_t i, std::int32_t end, OrderedNumbers& now,
                                        const Team& team) {
-  for (std::int64_t t = std::int64_t{now.end} + team.lane(); t < end && t < s.capacity; t += team.lanes()) {
+  for (std::int64_t t = (now.end > 0 ? now.end : 0) + team.lane(); t < end && t < s.capacity; t += team.lanes()) {
     store_token(s, i, t, -1);
   }
   const std::int32_t new_end = now.end;
