@@ -25,7 +25,7 @@ class Checked(packed_ss.Decoder):
     def generate(self, prompt: Any, *arguments: Any, **options: Any) -> packed_ss.GenerateOutput:
         self.dense, self.begin = OrderedDense(self.model, prompt), len(prompt)
         self.P: list[Accepted] = []  # as the cache holds them
-        self.random, self.worst, self.compared = random.Random(len(prompt)), 0.0, set()
+        self.random, self.worst, self.compared, self.dropped = random.Random(len(prompt)), 0.0, set(), 0
         return super().generate(prompt, *arguments, **options)
 
     def step(self, state: OrderedState, request: Request, call: OrderedCall, slots: int) -> None:
@@ -59,6 +59,7 @@ class Checked(packed_ss.Decoder):
         for k, cut in enumerate(call.cuts):
             expected += self.dense(self.P, K[cut], pi)
             rows += [(call.verifies + k) * call.window + r for r in range(len(pi))]
+        self.group = K[len(pi)] if call.drafts else []
         got, want = logits[rows].clone(), torch.tensor(expected, dtype=torch.float64)
         got[:, list(self.model.config.excluded_token_ids)] = -torch.inf
         self.worst = max(self.worst, float((got - want).nan_to_num(0.0).abs().max()))
@@ -67,12 +68,12 @@ class Checked(packed_ss.Decoder):
     def _advance(self, state: OrderedState, cached: int, call: OrderedCall) -> None:
         """P in the order of the cache, what the call has added included, and without what it has dropped."""
         positions = [j - self.begin + 1 for j in state.cached[0, self.begin: int(state.cache_len[0])].tolist()]
-        tokens = dict(self._pairs(state, [j + self.begin - 1 for j in positions]))
-        known = {a.position for a in self.P}
-        for j in positions:
-            if j not in known:
-                self.P.append(Accepted(j, tokens[j], tuple(self.P)))
-        self.P = [a for a in self.P if a.position in tokens]
+        last = max((r for r, (j, _) in enumerate(self.group) if j in positions), default=-1)
+        for j, token in self.group[: last + 1]:  # accepted, and seen by those after it even if a stop has dropped it since
+            self.P.append(Accepted(j, token, tuple(self.P)))
+        kept = [a for a in self.P if a.position <= int(state.end[0]) - self.begin]
+        self.dropped += len(self.P) - len(kept)
+        self.P = kept
         assert [a.position for a in self.P] == positions
 
 
@@ -82,19 +83,24 @@ SCHEDULES = ("autoregressive", "linear", "packed", "quadratic", packed_ss.Branch
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_one_call_gives_the_logits_of_serial_decoding(schedule: Any) -> None:
     compared: set[tuple[int, int, bool]] = set()
-    for seed in range(10):
+    dropped = 0
+    for seed in range(12):
         r = random.Random(seed)
 
         def shuffled(window: tuple[int, ...], r: random.Random = r) -> list[int]:
             return r.sample(window, len(window))
 
         order = "left_to_right" if schedule == "native" else (shuffled, "confidence", "left_to_right")[seed % 3]
-        W = r.choice((3, 4, 7))
-        decoder = Checked(small(seed % 4), schedule, max_length=40, window=W, order=order)
-        decoder.generate(PROMPTS[seed % 4], 14, eos_token_id=[], stop_sequences=[[r.randrange(11)], [r.randrange(11)] * 2])
+        decoder = Checked(small(seed % 4), schedule, max_length=40, window=r.choice((3, 4, 7)), order=order)
+        decoder.generate(PROMPTS[seed % 4], 14, eos_token_id=[], stop_sequences=[])
+        # stops that drop some of what is cached
+        decoder = Checked(small(seed % 4, 1.0), schedule, max_length=40, window=9, order=order)
+        decoder.generate(PROMPTS[seed % 4], 14, eos_token_id=[], stop_sequences=[[token] for token in r.sample(range(11), 3)])
         assert decoder.worst < 1e-6
         compared |= decoder.compared
+        dropped += decoder.dropped
     if schedule in ("packed", "quadratic"):
+        assert dropped > 2
         assert {waiting for waiting, _, _ in compared} == {0, 1} and {missing for _, _, missing in compared} == {False, True}
 
 
