@@ -136,9 +136,9 @@ def unstretched(rope: RopeConfig, frequencies: Tensor, positions: Tensor) -> tup
     return RIGHT_ANGLES(rope, inverse_frequencies(RopeConfig(theta=rope.theta), 16).to(frequencies.dtype), positions)
 
 
-def exchanged(self: Block, x: Tensor, update: Tensor | None, attend: Attend) -> tuple[Tensor, Tensor]:
+def exchanged(self: Block, x: Tensor, update: Tensor | None, attend: Attend, proposal_rows: int) -> tuple[Tensor, Tensor]:
     """Keys taken for values."""
-    return RIGHT_BLOCK(self, x, update, lambda layer, q, k, v: attend(layer, q, v, k))
+    return RIGHT_BLOCK(self, x, update, lambda layer, q, k, v: attend(layer, q, v, k), proposal_rows)
 
 
 @pytest.mark.parametrize(("name", "broken"), [("rotate", interleaved), ("angles", unscaled), ("angles", unstretched)])
