@@ -167,7 +167,7 @@ def run(folder: Path, steps: int, total: int = 40) -> dict:
     """Trains the small model up to a step of a run of ``total`` steps, as if it were stopped there, and returns its state."""
     recipe = training.Recipe(small_config(), tool.batches, ("verifier", "draft"), tool.write_setdlm)
     args = argparse.Namespace(work=folder, out=folder / "out", steps=total, batch=4, rate=5e-2, mask_weight=1.0, seed=0,
-                              minutes_per_save=0.0)
+                              minutes_per_save=0.0, decay=0.4)
     real = recipe.batches
 
     def first_steps(tokenizer, size, step):
