@@ -149,8 +149,8 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
     ]
     for i, table in enumerate(tables):
         if table.name == "peers" and table.rows:
-            missing = [{"model": model, "peer": peer, "note": f"not run: {why}"}
-                       for model, reasons in (obstacles or {}).items() for peer, why in reasons.items()]
+            missing = [{"model": model, "peer": ", ".join(p for p in reasons if reasons[p] == why), "note": f"not run: {why}"}
+                       for model, reasons in (obstacles or {}).items() for why in dict.fromkeys(reasons.values())]
             tables[i] = replace(table, rows=[*table.rows, *missing])
     return [table for table in tables if table.rows]
 
