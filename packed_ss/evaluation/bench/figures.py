@@ -54,6 +54,16 @@ def _figure(width: float, height: float, rows: int, columns: int, **options: Any
     return figure, axes
 
 
+def _grid(panels: int) -> tuple[Any, Any]:
+    """Panels with a common vertical axis, three in a row."""
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    figure, axes = _figure(4.6 * columns, 3.4 * rows, rows, columns, sharey=True)
+    for axis in axes.flat[panels:]:
+        axis.set_visible(False)
+    return figure, axes
+
+
 def _save(figure: Any, folder: Path, name: str) -> list[Path]:
     from matplotlib import pyplot
 
@@ -210,8 +220,8 @@ def acceptance(summaries: Sequence[Summary]) -> Any:
     panels = [s for s in summaries if s.cell.order is None and any(c.schedule in _DRAFTING for c in own(s, _ALL))]
     if not panels:
         return None
-    figure, axes = _figure(4.6 * len(panels), 3.6, 1, len(panels), sharey=True)
-    for axis, summary in zip(axes[0], panels, strict=True):
+    figure, axes = _grid(len(panels))
+    for axis, summary in zip(axes.flat, panels, strict=False):
         for c in own(summary, _ALL):
             b = summary.block_size(c)
             if c.schedule not in _DRAFTING or b is None:
@@ -228,7 +238,8 @@ def acceptance(summaries: Sequence[Summary]) -> Any:
         axis.set_ylim(0, 1.02)
         if axis.lines:
             axis.legend(frameon=False, fontsize=7)
-    axes[0, 0].set_ylabel("accepted / tested drafts")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accepted / tested drafts")
     return figure
 
 
@@ -244,8 +255,8 @@ def advance_histograms(summaries: Sequence[Summary]) -> Any:
     panels = [s for s in summaries if any(c.schedule != "autoregressive" for c in own(s))]
     if not panels:
         return None
-    figure, axes = _figure(4.6 * len(panels), 3.6, 1, len(panels), sharey=True)
-    for axis, summary in zip(axes[0], panels, strict=True):
+    figure, axes = _grid(len(panels))
+    for axis, summary in zip(axes.flat, panels, strict=False):
         for c in own(summary):
             counts = Counter(a for r in summary.responses[c.name] for a in (r.advances or [])[1:] if a)
             if c.schedule != "autoregressive" and counts:
@@ -257,5 +268,6 @@ def advance_histograms(summaries: Sequence[Summary]) -> Any:
         axis.set_xlabel("tokens appended by a call")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend(frameon=False, fontsize=7)
-    axes[0, 0].set_ylabel("share of calls")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of calls")
     return figure
