@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -131,11 +132,16 @@ class Work:
                 "CANDIDATES": tiles.padded(call.verifier_rows, 1), "STOPS": tiles.padded(stop_count, 1) if stop_count else 0}
 
 
+def single(x: float) -> float:
+    """x rounded to float32, without an operator."""
+    return struct.unpack("f", struct.pack("f", x))[0]
+
+
 def filtering(vocab: int, top_k: int, top_p: float,
               of: torch.device) -> tuple[tiles.FilterTile, tuple[int, float, float, float], dict[str, Any]]:
     """The tile of a launch that filters rows, what its kernel takes after the temperature, and its constants and options."""
     tile = tiles.filter_tile(vocab, tiles.device(of).capability)
-    high = torch.tensor(top_p, dtype=torch.float32).item()
+    high = single(top_p)
     # Masses as integers, of which those of a whole row add up to less than 2^62.
     whole = float(1 << (62 - vocab.bit_length()))
     constants = {"TOP_K": top_k > 0, "TOP_P": top_p < 1.0, "ROOM": tile.room, "GROUPS": tile.groups, "WIDTH": tile.width,

@@ -15,6 +15,7 @@ from packed_ss.ops import checks_ordered as checks
 
 from . import tiles
 from .checks import check_on_device
+from .launches import single
 from .ordered_commit import resolve_sequence, resolve_sequence_native
 
 
@@ -86,7 +87,7 @@ def resolve_native(ids: Tensor, probability: Tensor, *arguments: Any) -> None:
     check_on_device("resolve_native", "ids", ids)
     state, (window, threshold) = _State(*arguments[:_STATE]), arguments[_STATE:]
     if ids.shape[0]:
-        high = torch.tensor(threshold, dtype=torch.float32).item()
+        high = single(threshold)
         resolve_sequence_native[(ids.shape[0],)](
             ids, probability, *state[:-1], *state.sizes, window, high, threshold - high,
             DOUBLE=probability.dtype == torch.float64, **state.constants)

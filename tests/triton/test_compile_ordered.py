@@ -114,3 +114,12 @@ def test_wide_windows_and_other_calls() -> None:
             accepted = integers(1, W) if cuts else None
             ordered_resolve.resolve_ordered(integers(1, columns * W), None, accepted, *state(1, W), 1, W, verifies, cuts, False)
     check(made)
+
+
+def test_refuses_float64_logits() -> None:
+    """Which other kernels take."""
+    double = torch.empty(1, 2, 9, dtype=torch.float64, device="meta")
+    with pytest.raises(ValueError, match="float32, bfloat16 or float16 in Triton kernels, got float64"):
+        ordered_rows.argmax_rows(double, True)
+    with pytest.raises(ValueError, match="logits must be on a CUDA device, got meta"):
+        ordered_rows.argmax_rows(double.bfloat16(), True)
