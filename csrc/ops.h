@@ -16,7 +16,9 @@
   KERNEL(rope_store) KERNEL(tail_attention) KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) \
   KERNEL(resolve_ordered) KERNEL(resolve_native) KERNEL(compact_cache) KERNEL(pack_ordered)
 #define PACKED_SS_CUDA_KERNELS(KERNEL) \
-  KERNEL(uniform_noise) KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection)
+  KERNEL(uniform_noise) KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) \
+  KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered) KERNEL(resolve_native) \
+  KERNEL(compact_cache) KERNEL(pack_ordered)
 
 namespace packed_ss {
 
@@ -57,6 +59,13 @@ void pack_block(PACKED_SS_PACK_PARAMETERS);
 void resolve_greedy(PACKED_SS_RESOLVE_PARAMETERS);
 void resolve_coupled(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS);
 void resolve_rejection(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS, const at::Tensor& draft_log_q);
+std::tuple<at::Tensor, at::Tensor> argmax_rows(const at::Tensor& logits, bool probability);
+void draw_rows(PACKED_SS_DRAW_ROWS_PARAMETERS);
+std::tuple<at::Tensor, at::Tensor> verify_rows(PACKED_SS_VERIFY_ROWS_PARAMETERS);
+void resolve_ordered(PACKED_SS_RESOLVE_ORDERED_PARAMETERS);
+void resolve_native(PACKED_SS_RESOLVE_NATIVE_PARAMETERS);
+void compact_cache(PACKED_SS_COMPACT_PARAMETERS);
+void pack_ordered(PACKED_SS_PACK_ORDERED_PARAMETERS);
 }  // namespace cuda
 #endif
 
