@@ -61,7 +61,7 @@ def test_nothing_of_a_long_torn_line_stays_behind_a_short_record(folder: Path):
     with recording(folder, PLAN) as recorder:
         recorder.note("note", {})
     run = read_run(path)
-    assert len(run.responses) == 2 and len(run.notes) == 1
+    assert len(run.responses) == 2 and len(run.notes) == 1 and path.stat().st_size == run.size
 
 
 @pytest.mark.parametrize("wrong", ["{", "[]", "3", '{"kind": "response"}', '{"kind": "strange"}', "",
