@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from packed_ss import cuda, load_model
+from packed_ss import Decoder, cuda, load_model
 from packed_ss.layouts.block import BlockCall
-from packed_ss.models import loading
+from packed_ss.models import export, loading
 from packed_ss.models.adapter import LowRank
 from packed_ss.models.transformer import Transformer
 from tests.support.checkpoints import random_checkpoint, random_config, random_set_checkpoint
@@ -155,6 +155,47 @@ def test_an_ordered_model_takes_its_own_names(tmp_path):
     adapted, base = (load_model(folder, device="cpu", adapter=adapter) for adapter in ("lora", None))
     assert torch.equal(call_logits(adapted, PROPOSALS)[:, :-PROPOSALS], call_logits(base, 0)[:, :-PROPOSALS])
     assert not torch.equal(call_logits(adapted, PROPOSALS), call_logits(base, 0))
+
+
+def test_what_is_written_is_what_was_read(checkpoint, tmp_path):
+    tensors = write_adapter(checkpoint / "lora", MODULES)
+    model = load_model(checkpoint, device="cpu", adapter="lora")
+    export.write_adapter(model, tmp_path / "copy", ALPHA)
+    copied = load_file(tmp_path / "copy" / "adapter_model.safetensors")
+    assert copied.keys() == tensors.keys() and all(torch.equal(copied[name], tensors[name]) for name in tensors)
+    again = load_model(checkpoint, device="cpu", adapter=tmp_path / "copy")
+    assert torch.equal(call_logits(again, PROPOSALS), call_logits(model, PROPOSALS))
+    with pytest.raises(ValueError, match="carries no adapter"):
+        export.write_adapter(load_model(checkpoint, device="cpu"), tmp_path / "none", ALPHA)
+
+
+def test_the_bundled_adapter_drafts_and_leaves_the_verifier_alone():
+    base, adapted = (load_model("tiny", device="cpu", adapter=adapter) for adapter in (None, "linear_spec_lora"))
+    assert (adapted.adapter_source / "adapter_model.safetensors").stat().st_size < 200_000
+    expected, got = call_logits(base, PROPOSALS), call_logits(adapted, PROPOSALS)
+    assert torch.equal(got[:, :-PROPOSALS], expected[:, :-PROPOSALS])
+    assert not torch.isclose(got[:, -PROPOSALS:], expected[:, -PROPOSALS:]).all(dim=2).any()
+
+
+@pytest.mark.parametrize("schedule", ["autoregressive", "linear", "packed", "quadratic"])
+def test_a_decoder_counts_drafting_rows_and_gives_the_same_text(checkpoint, schedule):
+    write_adapter(checkpoint / "lora", MODULES)
+    base, adapted = (load_model(checkpoint, device="cpu", adapter=adapter) for adapter in (None, "lora"))
+    counted: list[int] = []
+    adapted.blocks[0].out.adapter.register_forward_pre_hook(lambda module, given: counted.append(given[0].shape[1]))
+    options = dict(input_ids=[4, 7, 2, 9], max_new_tokens=30, eos_token_id=[])
+    expected = Decoder(base, schedule, max_length=64).generate(**options)
+    got = Decoder(adapted, schedule, max_length=64).generate(**options)
+    assert torch.equal(got.tokens[0], expected.tokens[0])
+    b, calls = adapted.config.block_size, got.nfe[0]
+    if schedule == "autoregressive":
+        assert counted == []
+    elif schedule == "linear":  # the first call, then of each pair the one that drafts; the last may not be needed
+        assert counted == [b] * len(counted) and len(counted) == 1 + (calls - 1) // 2
+    elif schedule == "packed":
+        assert counted == [b] * calls
+    else:
+        assert len(counted) == calls and counted[0] == b and {rows % b for rows in counted} == {0} and max(counted) > b
 
 
 def test_the_cuda_loader_passes_it_on(monkeypatch):
