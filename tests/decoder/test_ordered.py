@@ -60,7 +60,7 @@ def expected(model: Transformer, prompt: list[int], schedule: Any, W: int, L: in
 SCHEDULES = ("autoregressive", "linear", "packed", "quadratic", packed_ss.Branched((0, 2)), "native")
 
 
-@pytest.mark.parametrize("order", ["left_to_right", "confidence", outward], ids=str)
+@pytest.mark.parametrize("order", ["left_to_right", "confidence", outward], ids=lambda o: getattr(o, "__name__", o))
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_every_schedule_is_the_reference(schedule: Any, order: Any) -> None:
     if schedule == "native" and order != "left_to_right":
