@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", default="packed_ss/assets/tiny", help="folder of the base model")
     parser.add_argument("--out", help=f"folder of the adapter; default: {NAME} in the checkpoint's")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16, help="problems per step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--rank", type=int, default=16, help="r; alpha is twice that")
