@@ -139,6 +139,9 @@ OrderedCall resolve_ordered_call(PACKED_SS_RESOLVE_ORDERED_PARAMETERS) {
   TORCH_CHECK_VALUE(ids.size(1) == shape.head_rows() || ids.size(1) == verifier_rows, kOp,
                     ": ids must have a column for each verifier and proposal row, ", shape.head_rows(),
                     " in all, or for each verifier row, got ", ids.sizes(), ".");
+  TORCH_CHECK_VALUE(!(by_confidence && verifies) || ids.size(1) == shape.head_rows(), kOp,
+                    ": ids must have the ", shape.head_rows(), " columns of all rows for an order by confidence, got ", ids.sizes(),
+                    ".");
   if (probability) {
     check_probability(kOp, ids, *probability);
   } else {
@@ -213,7 +216,7 @@ PackOrderedCall pack_ordered_call(PACKED_SS_PACK_ORDERED_PARAMETERS) {
   check.tensor("draft", draft, at::kInt, order.sizes(), "[N, W] as in order");
   check.matrix("waiting", waiting, n, 1, "[N, P]");
   const OrderedShape shape = checked_shape(kOp, waiting_rows, waiting.size(1), window, order.size(1), drafts, verifies, cuts);
-  TORCH_CHECK_VALUE(spare_slot >= 0 && spare_slot <= kInt32Max, kOp, ": spare_slot must be 0 or more, got ", spare_slot, ".");
+  TORCH_CHECK_VALUE(spare_slot >= 0 && spare_slot <= kInt32Max, kOp, ": spare_slot must be in 0 ... 2^31 - 1, got ", spare_slot, ".");
   TORCH_CHECK_VALUE(mask_token_id >= 0 && mask_token_id <= kInt32Max, kOp,
                     ": mask_token_id must be in 0 ... 2^31 - 1, got ", mask_token_id, ".");
   const std::int64_t rows = shape.rows();

@@ -54,6 +54,9 @@ def check_resolve_ordered(ids: Tensor, probability: Tensor | None, accepted: Ten
     if ids.shape[1] not in (whole, verifies * window):
         raise ValueError(f"{op}: ids must have a column for each verifier and proposal row, {whole} in all, or for each verifier "
                          f"row, got {list(ids.shape)}.")
+    if by_confidence and verifies and ids.shape[1] != whole:
+        raise ValueError(f"{op}: ids must have the {whole} columns of all rows for an order by confidence, "
+                         f"got {list(ids.shape)}.")
     if probability is not None:
         _check_probability(op, ids, probability)
     elif by_confidence and verifies:
@@ -99,8 +102,8 @@ def check_pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: 
     check_tensor(op, device, "draft", draft, torch.int32, order.shape, "[N, W] as in order")
     check_matrix(op, device, "waiting", waiting, n, "[N, P]")
     _check_shape(op, waiting_rows, waiting.shape[1], window, order.shape[1], cuts)
-    if spare_slot < 0:
-        raise ValueError(f"{op}: spare_slot must be 0 or more, got {spare_slot}.")
+    if not 0 <= spare_slot < 2**31:
+        raise ValueError(f"{op}: spare_slot must be in 0 ... 2^31 - 1, got {spare_slot}.")
     rows = waiting_rows + (drafts + verifies + len(cuts)) * window
     check_rows(op, device, "", (n, rows), mask_token_id, ids, positions, slots)
     check_tensor(op, device, "tail_mask", tail_mask, torch.int32, (n, rows, -(-rows // 32)), "[N, rows, words]")
