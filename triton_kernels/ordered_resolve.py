@@ -6,12 +6,13 @@ as the other resolves are: the grid follows from shapes, and only torch.empty al
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from packed_ss.ops import checks_ordered as checks
+from packed_ss.ops.ordered import State
 
 from . import tiles
 from .checks import check_on_device
@@ -19,26 +20,8 @@ from .launches import single
 from .ordered_commit import resolve_sequence, resolve_sequence_native
 
 
-class _State(NamedTuple):
-    """The state tensors of one resolve (`packed_ss.ops.schema`)."""
-
-    tokens: Tensor
-    length: Tensor
-    cache_len: Tensor
-    finish_reason: Tensor
-    nfe: Tensor
-    advances: Tensor
-    end: Tensor
-    stopped: Tensor
-    prompt_length: Tensor
-    stops: Tensor
-    order: Tensor
-    draft: Tensor
-    waiting: Tensor
-    cached: Tensor
-    source: Tensor
-    moved: Tensor
-    retained: Tensor
+class _State(State):
+    """The state tensors of one resolve, with what a launch derives from their shapes."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from .pack import table_range
 from .resolve import ERROR, LENGTH, RUNNING, STOP
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """The state tensors of one resolve (`packed_ss.ops.schema`)."""
 
     tokens: Tensor
@@ -37,7 +37,7 @@ class _State(NamedTuple):
     retained: Tensor
 
 
-_STATE = len(_State._fields)
+_STATE = len(State._fields)
 
 
 class _Proposal(NamedTuple):
@@ -55,7 +55,7 @@ def resolve_ordered(ids: Tensor, probability: Tensor | None, accepted: Tensor | 
     needed for the order of confidence alone.  accepted [N, W]: whether each draft token is; None: where it is the verifier's.
     """
     checks.check_resolve_ordered(ids, probability, accepted, *arguments)
-    s, (waiting_rows, window, verifies, cuts, by_confidence) = _State(*arguments[:_STATE]), arguments[_STATE:]
+    s, (waiting_rows, window, verifies, cuts, by_confidence) = State(*arguments[:_STATE]), arguments[_STATE:]
     running = s.finish_reason == RUNNING
     _cache_waiting(s, running, waiting_rows)
     positions, rank = s.order[:, :window].clone(), table_range(window, ids.device)
@@ -91,7 +91,7 @@ def resolve_native(ids: Tensor, probability: Tensor, *arguments) -> None:
     ids and probability [N, W], by rank of the window in textual order.  Ties for the likeliest go to the leftmost.
     """
     checks.check_resolve_native(ids, probability, *arguments)
-    s, (window, threshold) = _State(*arguments[:_STATE]), arguments[_STATE:]
+    s, (window, threshold) = State(*arguments[:_STATE]), arguments[_STATE:]
     running = s.finish_reason == RUNNING
     _cache_waiting(s, running, s.waiting.shape[1])
     positions = s.order[:, :window].clone()
@@ -120,18 +120,18 @@ def compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, source: Tenso
         part.copy_(part.gather(2, index.expand_as(part)))
 
 
-def _going(s: _State) -> Tensor:
+def _going(s: State) -> Tensor:
     return s.finish_reason == RUNNING
 
 
-def _cache_waiting(s: _State, running: Tensor, waiting_rows: int) -> None:
+def _cache_waiting(s: State, running: Tensor, waiting_rows: int) -> None:
     """The rows of N were part of the call: their pairs are in the cache now."""
     if waiting_rows:
         _append_cached(s, s.waiting, (s.waiting >= 0) & running.unsqueeze(1))
         s.waiting.copy_(torch.where(running.unsqueeze(1), -1, s.waiting))
 
 
-def _append_cached(s: _State, positions: Tensor, mask: Tensor) -> None:
+def _append_cached(s: State, positions: Tensor, mask: Tensor) -> None:
     """Appends the masked positions, which lead their rows."""
     spare = s.cached.shape[1] - 1
     slot = s.cache_len.unsqueeze(1) + table_range(positions.shape[1], positions.device)
@@ -147,13 +147,13 @@ def _packed(values: Tensor, mask: Tensor) -> Tensor:
     return out[:, :width]
 
 
-def _count(s: _State, running: Tensor, advance: Tensor) -> None:
+def _count(s: State, running: Tensor, advance: Tensor) -> None:
     s.advances.scatter_(1, s.nfe.long().unsqueeze(1), torch.where(running, advance, 0).int().unsqueeze(1))
     s.nfe.add_(running)
     s.moved.copy_(s.cache_len)
 
 
-def _commit(s: _State, running: Tensor, positions: Tensor, tokens: Tensor, taken: Tensor, failed: Tensor) -> None:
+def _commit(s: State, running: Tensor, positions: Tensor, tokens: Tensor, taken: Tensor, failed: Tensor) -> None:
     """Lines 11 to 13: stores the taken tokens [N, w], moves E to the earliest end, drops what lies beyond, counts the call.
 
     ``failed`` [N]: the position whose consulted row has no finite maximum, or -1.
@@ -177,7 +177,7 @@ def _commit(s: _State, running: Tensor, positions: Tensor, tokens: Tensor, taken
     s.finish_reason.copy_(torch.where(running, reason, s.finish_reason))
 
 
-def _shorten(s: _State, running: Tensor, reach: int) -> None:
+def _shorten(s: State, running: Tensor, reach: int) -> None:
     """Line 11: E becomes the earliest last position of an end marker whose tokens are all accepted."""
     longest, device = s.stops.shape[1], s.tokens.device
     last = s.length.unsqueeze(1) + table_range(reach + longest - 1, device)
@@ -191,7 +191,7 @@ def _shorten(s: _State, running: Tensor, reach: int) -> None:
     s.end.copy_(torch.minimum(s.end, found))
 
 
-def _drop(s: _State) -> None:
+def _drop(s: State) -> None:
     """Takes cached pairs beyond E out of the order of slots (line 12)."""
     slot = table_range(s.cached.shape[1], s.cached.device)
     inside = slot < s.cache_len.unsqueeze(1)
@@ -226,7 +226,7 @@ def _proposal(ids: Tensor, probability: Tensor | None, window: int, verifies: bo
     return _Proposal(tokens, scores), first
 
 
-def _next_window(s: _State, positions: Tensor, proposal: _Proposal | None, by_confidence: bool) -> None:
+def _next_window(s: State, positions: Tensor, proposal: _Proposal | None, by_confidence: bool) -> None:
     """Lines 3-5 and 14-15: the next window, its order, and the draft tokens of positions that stay open."""
     width, device = s.order.shape[1], s.order.device
     place = s.length.unsqueeze(1) + table_range(width, device)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor
 from transformers import Ministral3Config, Ministral3ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from packed_ss.evaluation.peers import checkpoint_parts
 from packed_ss.models import nemotron, setdlm
 from packed_ss.models.export import qwen3_json, rope_json
-from packed_ss.models.tensors import TensorMap
 from packed_ss.models.transformer import Transformer
 
 
@@ -30,7 +29,7 @@ def ministral3(model: Transformer) -> Ministral3ForCausalLM:
     weight = model.embed.weight
     oracle = Ministral3ForCausalLM(config).to(weight.device, weight.dtype)
     state = {name.replace("encoder.", "model.").replace("diffusion_head", "lm_head"): part
-             for name, part in _parts(model, nemotron.tensor_map(c))}
+             for name, part in checkpoint_parts(model, nemotron.tensor_map(c))}
     if c.tie_word_embeddings:
         state["lm_head.weight"] = weight
     oracle.load_state_dict(state, strict=True)
@@ -42,15 +41,6 @@ def qwen3(model: Transformer) -> Qwen3ForCausalLM:
     weight = model.embed.weight
     values = {key: value for key, value in qwen3_json(model.config).items() if key not in ("architectures", "dtype")}
     oracle = Qwen3ForCausalLM(Qwen3Config(**values, attn_implementation="eager")).to(weight.device, weight.dtype)
-    state = {name.removeprefix("backbone.model."): part for name, part in _parts(model, setdlm.tensor_map(model.config))}
+    state = {name.removeprefix("backbone.model."): part for name, part in checkpoint_parts(model, setdlm.tensor_map(model.config))}
     oracle.load_state_dict({"lm_head.weight": weight} | state, strict=True)
     return oracle.requires_grad_(False).eval()
-
-
-def _parts(model: Transformer, tensors: TensorMap) -> list[tuple[str, Tensor]]:
-    """The checkpoint's tensors of a model, by name."""
-    named = []
-    for parameter, parts in tensors.items():
-        whole = model.get_parameter(parameter).detach()
-        named += zip((name for name, _ in parts), whole.split([shape[0] for _, shape in parts]), strict=True)
-    return named
