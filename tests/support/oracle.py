@@ -41,6 +41,7 @@ def qwen3(model: Transformer) -> Qwen3ForCausalLM:
     weight = model.embed.weight
     values = {key: value for key, value in qwen3_json(model.config).items() if key not in ("architectures", "dtype")}
     oracle = Qwen3ForCausalLM(Qwen3Config(**values, attn_implementation="eager")).to(weight.device, weight.dtype)
-    state = {name.removeprefix("backbone.model."): part for name, part in checkpoint_parts(model, setdlm.tensor_map(model.config))}
+    parts = checkpoint_parts(model, setdlm.tensor_map(model.config))
+    state = {name.removeprefix("backbone.model."): part for name, part in parts}
     oracle.load_state_dict({"lm_head.weight": weight} | state, strict=True)
     return oracle.requires_grad_(False).eval()
