@@ -73,6 +73,32 @@ def test_rejection_is_what_the_plain_loop_draws(problems: Any) -> None:
     assert texts(Watched(model, "packed", 16, 512, 4), prompts, **SAMPLING["rejection"]) == want
 
 
+@pytest.fixture(scope="module")
+def ordered() -> tuple[Any, list[list[int]]]:
+    model, tokenizer = cuda.load_model("tiny-set", dtype=torch.float32), packed_ss.load_tokenizer("tiny-set")
+    return model, [chat_prompt(tokenizer, p.question) for p in read_problems(model.source / "held_out.jsonl")[:16]]
+
+
+@pytest.mark.parametrize("loop", ["bursts", "device"])
+@pytest.mark.parametrize("mode", ["greedy", "coupled"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_ordered_text_left_to_right_is_the_autoregressive_one(ordered: Any, schedule: Any, mode: str, loop: str) -> None:
+    model, prompts = ordered
+    want = texts(packed_ss.Decoder(model, "autoregressive", None, 512, 4, window=1), prompts, **SAMPLING[mode])
+    for batch in (1, 4):
+        decoder = Watched(model, schedule, None, 512, batch, window=8, loop=loop)
+        assert texts(decoder, prompts, **SAMPLING[mode]) == want
+
+
+@pytest.mark.parametrize(("schedule", "settings", "mode"), [
+    *((schedule, {"order": "confidence"}, "greedy") for schedule in SCHEDULES[1:]), ("native", {}, "greedy"),
+    ("packed", {}, "rejection")], ids=str)
+def test_ordered_text_is_what_the_plain_loop_decodes(ordered: Any, schedule: Any, settings: dict[str, Any], mode: str) -> None:
+    model, prompts = ordered
+    want = texts(packed_ss.Decoder(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode])
+    assert texts(Watched(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode]) == want
+
+
 def test_a_generation_leaves_no_memory_behind(problems: Any) -> None:
     model, prompts = problems
     decoder = Watched(model, "packed", 16, 512, 4)
