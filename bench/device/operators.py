@@ -98,6 +98,9 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield _resolve(device, mode, call, (0, 1.0))
         if mode in ("coupled", "rejection"):
             yield _resolve(device, mode, packed, (20, 0.9))
+    from .ordered_operators import cases as ordered_cases
+
+    yield from ordered_cases(device)
 
 
 def relative(got: Tensor, want: Tensor) -> float:

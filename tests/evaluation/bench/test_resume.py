@@ -37,7 +37,8 @@ here.bench(Path(sys.argv[1]))
 
 
 def bench(folder: Path, **options) -> None:
-    run(["tiny"], ["word-problems"], WANTED, folder, latency_seconds=0.0, threads=1, device="cpu", **options)
+    run(["tiny"], ["word-problems"], WANTED, folder, latency_seconds=0.0, threads=1, device="cpu", lora=False,
+        **options)
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
