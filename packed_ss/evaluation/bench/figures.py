@@ -79,9 +79,9 @@ def _save(figure: Any, folder: Path, name: str) -> list[Path]:
 
 def label(summary: Summary, window: int | None = None) -> str:
     """A cell in a word or two: checkpoint, task, and window and order of an ordered model."""
-    window_text = "" if window is None else f", W={window}"
-    order = "" if summary.cell.order in (None, "left_to_right") else f", {summary.cell.order}"
-    return f"{summary.cell.model}\n{summary.cell.task}{window_text}{order}"
+    shape = [] if window is None else [f"W={window}"]
+    shape += [] if summary.cell.order in (None, "left_to_right") else [summary.cell.order]
+    return "\n".join([summary.cell.model, summary.cell.task, *([", ".join(shape)] if shape else [])])
 
 
 def own(summary: Summary, verification: Sequence[str] = ("auto", "greedy", "rejection")) -> list[Contender]:
@@ -257,12 +257,14 @@ def advance_histograms(summaries: Sequence[Summary]) -> Any:
         return None
     figure, axes = _grid(len(panels))
     for axis, summary in zip(axes.flat, panels, strict=False):
+        windows = list(dict.fromkeys(c.window for c in own(summary)))
         for c in own(summary):
             counts = Counter(a for r in summary.responses[c.name] for a in (r.advances or [])[1:] if a)
             if c.schedule != "autoregressive" and counts:
                 x = range(1, max(counts) + 1)
                 name = c.schedule + ("" if c.window is None else f", W={c.window}")
                 axis.step(x, [counts[a] / counts.total() for a in x], where="mid", color=COLOURS.get(c.schedule, "k"),
+                          linestyle=("-", "--", ":", "-.")[windows.index(c.window) % 4],
                           label=f"{name}: mean {sum(a * n for a, n in counts.items()) / counts.total():.2f}")
         axis.set_title(f"{label(summary)}, temperature {summary.cell.temperature:g}".replace("\n", ", "), fontsize=9)
         axis.set_xlabel("tokens appended by a call")
