@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .layouts.ordered import OrderedCall
+from .ops.ordered import State
 from .rows import Rows
 
 
@@ -114,6 +115,4 @@ class OrderedState:
 
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors that every resolve of this layout takes after the rows' results, in schema order."""
-        return (self.tokens, self.length, self.cache_len, self.finish_reason, self.nfe, self.advances, self.end, self.stopped,
-                self.prompt_length, self.stops, self.order, self.draft, self.waiting, self.cached, self.source, self.moved,
-                self.retained)
+        return tuple(getattr(self, name) for name in State._fields)

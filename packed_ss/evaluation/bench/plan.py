@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...models.config import ModelConfig
+from ...ordered_steps import ORDERS
 from ...request import whole_number
 from ..tasks import Prompt, Task
 
@@ -20,7 +21,6 @@ from ..tasks import Prompt, Task
 SCHEDULES = {"block": ("autoregressive", "linear", "quadratic", "packed"),
              "ordered": ("autoregressive", "native", "linear", "quadratic", "packed")}
 MODES = ("greedy", "rejection", "coupled", "match")
-ORDERS = ("left_to_right", "confidence")
 #: What the published linear decoder does is compared by these.
 _MATCHED = ("linear", "packed")
 #: The probe (App. F.1): the first ten prompts, at most so many new tokens each, three times against the machine's noise.
