@@ -115,9 +115,22 @@ def compile_module(output: Path, version: str) -> None:
         # Objects are kept, but compilers are looked for anew, and a folder copied along with its sources works.
         (build / "CMakeCache.txt").unlink(missing_ok=True)
         try:
-            run([cmake, "-S", str(ROOT), "-B", str(build), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
-                 f"-DPython_EXECUTABLE={sys.executable}", f"-DPACKED_SS_OUTPUT_DIR={output}", f"-DPACKED_SS_CUDA={cuda}",
-                 *cuda_architectures()])
+            run(
+                [
+                    cmake,
+                    "-S",
+                    str(ROOT),
+                    "-B",
+                    str(build),
+                    "-G",
+                    "Ninja",
+                    f"-DCMAKE_MAKE_PROGRAM={ninja}",
+                    f"-DPython_EXECUTABLE={sys.executable}",
+                    f"-DPACKED_SS_OUTPUT_DIR={output}",
+                    f"-DPACKED_SS_CUDA={cuda}",
+                    *cuda_architectures(),
+                ]
+            )
             run([cmake, "--build", str(build), "--parallel", os.environ.get("MAX_JOBS") or str(min(os.cpu_count() or 1, 8))])
             return
         except NotBuilt as error:

@@ -52,8 +52,12 @@ class Shape:
 
 
 #: The shape of an 8B model over short and long prefixes, one row of it, and the bundled checkpoint's.
-SHAPES = [Shape(rows, 32, 8, 128, prefix, dtype)
-          for dtype in (torch.float32, torch.bfloat16) for rows in (64, 1) for prefix in (1024, 8192, 32768)]
+SHAPES = [
+    Shape(rows, 32, 8, 128, prefix, dtype)
+    for dtype in (torch.float32, torch.bfloat16)
+    for rows in (64, 1)
+    for prefix in (1024, 8192, 32768)
+]
 SHAPES += [Shape(rows, 6, 2, 32, prefix, torch.float32) for rows in (1, 18, 32) for prefix in (100, 200)]
 
 
@@ -79,8 +83,11 @@ def contenders(shape: Shape) -> dict[str, Callable[[], Tensor]]:
     rows, keys, values = (x.transpose(1, 2) for x in (q, k_cache[:, :slots], v_cache[:, :slots]))
     group = shape.heads // shape.kv_heads
     all_keys, all_values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-    found = {"native": lambda: torch.ops.packed_ss.tail_attention(q, k_cache, v_cache, cache_len, tail_mask, scale)} \
-        if "tail_attention" in native.info().get("kernels", {}).get("cpu", ()) else {}
+    found = (
+        {"native": lambda: torch.ops.packed_ss.tail_attention(q, k_cache, v_cache, cache_len, tail_mask, scale)}
+        if "tail_attention" in native.info().get("kernels", {}).get("cpu", ())
+        else {}
+    )
     return found | {
         "sdpa": lambda: F.scaled_dot_product_attention(rows, keys, values, bias, enable_gqa=True),
         "sdpa expanded": lambda: F.scaled_dot_product_attention(rows, all_keys, all_values, bias),
@@ -106,9 +113,14 @@ def measure(shape: Shape, seconds: float) -> dict:
             begin = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - begin))
-    return {"shape": shape.name, "rounds": len(times["plain read"]), "bytes_moved": shape.bytes_moved, "flops": shape.flops,
-            "median_ms": {name: statistics.median(values) for name, values in times.items()},
-            "min_ms": {name: min(values) for name, values in times.items()}}
+    return {
+        "shape": shape.name,
+        "rounds": len(times["plain read"]),
+        "bytes_moved": shape.bytes_moved,
+        "flops": shape.flops,
+        "median_ms": {name: statistics.median(values) for name, values in times.items()},
+        "min_ms": {name: min(values) for name, values in times.items()},
+    }
 
 
 def main() -> None:
@@ -130,12 +142,24 @@ def main() -> None:
         read = record["bytes_moved"] / median["plain read"] / 1e6
         print(f"{shape.name}: {record['bytes_moved'] / 1e6:.2f} MB, plain read {read:.1f} GB/s, {record['rounds']} rounds")
         for name, ms in median.items():
-            print(f"    {name:14} {ms:10.3f} ms  {record['bytes_moved'] / ms / 1e6:7.2f} GB/s" +
-                  ("" if name == "plain read" else f"  {shape.flops / ms / 1e6:7.1f} GFLOP/s"))
+            print(
+                f"    {name:14} {ms:10.3f} ms  {record['bytes_moved'] / ms / 1e6:7.2f} GB/s"
+                + ("" if name == "plain read" else f"  {shape.flops / ms / 1e6:7.1f} GFLOP/s")
+            )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"threads": args.threads, "capability": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__,
-                       "kernels": native.info(), "records": records}, file, indent=1, default=str)
+            json.dump(
+                {
+                    "threads": args.threads,
+                    "capability": torch.backends.cpu.get_cpu_capability(),
+                    "torch": torch.__version__,
+                    "kernels": native.info(),
+                    "records": records,
+                },
+                file,
+                indent=1,
+                default=str,
+            )
 
 
 if __name__ == "__main__":

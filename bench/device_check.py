@@ -34,10 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=BENCH / "results", help="folder of the record (default bench/results)")
     parser.add_argument("--only", default="", help="stages to run, separated by commas (default: all)")
     parser.add_argument("--skip", default="", help="stages to leave out")
-    parser.add_argument("--workdir", type=Path, default=ROOT / "build" / "device-check",
-                        help="where the sources are copied to and built; kept, so that a second run compiles little")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
-                        help="cpu: the stages' own code at small sizes, to find its faults before it meets a GPU")
+    parser.add_argument(
+        "--workdir",
+        type=Path,
+        default=ROOT / "build" / "device-check",
+        help="where the sources are copied to and built; kept, so that a second run compiles little",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: the stages' own code at small sizes, to find its faults before it meets a GPU",
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the stages and what they take")
     parser.add_argument("--show", type=Path, metavar="RECORD", help="print the table of a record, and draw its figures beside it")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
@@ -66,8 +74,11 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if unknown := sorted({*only, *skip} - {stage.name for stage in STAGES}):
         parser.error(f"no stage is called {', '.join(unknown)}; there are {', '.join(stage.name for stage in STAGES)}")
     on_gpu = args.device == "cuda"
-    stages = [stage for stage in STAGES if (not only or stage.name in only) and stage.name not in skip
-              and (on_gpu or stage.name not in NEEDS_GPU)]
+    stages = [
+        stage
+        for stage in STAGES
+        if (not only or stage.name in only) and stage.name not in skip and (on_gpu or stage.name not in NEEDS_GPU)
+    ]
     if args.dry_run:
         for stage in stages:
             print(f"{stage.name:11} about {stage.estimate:4.0f} s, at most {stage.limit:4.0f} s  {stage.title}")
@@ -88,14 +99,35 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     log = path.with_suffix(".log")
     log.unlink(missing_ok=True)
     record: dict[str, Any] = {
-        "schema": 1, "date": today, "commit": commit(), "budget_s": args.budget,
+        "schema": 1,
+        "date": today,
+        "commit": commit(),
+        "budget_s": args.budget,
         "machine": {name: value for name, value in machine.items() if name != "reason"} | {"checked on": args.device},
-        "sizes": vars(FULL if on_gpu else SMALL)}
+        "sizes": vars(FULL if on_gpu else SMALL),
+    }
     checked = Check(
-        stages, args.budget, path, record=record, cwd=workdir, log=log, spent=time.monotonic() - BEGIN,
-        command=lambda stage, results, limit: [sys.executable, str(script), "--stage", stage.name, "--device", args.device,
-                                               "--results", str(results), "--limit", f"{limit:.1f}"],
-        environment={"PYTHONPATH": f"{workdir}:{workdir / 'bench'}", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"})
+        stages,
+        args.budget,
+        path,
+        record=record,
+        cwd=workdir,
+        log=log,
+        spent=time.monotonic() - BEGIN,
+        command=lambda stage, results, limit: [
+            sys.executable,
+            str(script),
+            "--stage",
+            stage.name,
+            "--device",
+            args.device,
+            "--results",
+            str(results),
+            "--limit",
+            f"{limit:.1f}",
+        ],
+        environment={"PYTHONPATH": f"{workdir}:{workdir / 'bench'}", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
+    )
     record = checked.run()
     print(f"\n{title(record)}\n{table(record['stages'])}\n\nrecord: {path.name}{drawn(record, path)}")
     if not on_gpu:
@@ -118,8 +150,13 @@ def run_stage(args: argparse.Namespace) -> int:
     from device.stages import FULL, SMALL, Bench, function
 
     on_gpu = args.device == "cuda"
-    bench = Bench(torch.device(args.device, 0) if on_gpu else torch.device("cpu"), FULL if on_gpu else SMALL,
-                  BEGIN + args.limit, Path(__file__).resolve(), sys.executable)
+    bench = Bench(
+        torch.device(args.device, 0) if on_gpu else torch.device("cpu"),
+        FULL if on_gpu else SMALL,
+        BEGIN + args.limit,
+        Path(__file__).resolve(),
+        sys.executable,
+    )
     results = Results(args.results)
     clocks = [machine.state()] if on_gpu else []
     with torch.no_grad():
@@ -154,8 +191,10 @@ def commit() -> str | None:
 def title(record: dict[str, Any]) -> str:
     """What was checked, on one line."""
     machine = record["machine"]
-    return (f"{machine.get('device', 'CPU')}, torch {machine['torch']}, triton {machine['triton']}, CUDA {machine['cuda']}, "
-            f"{record['date']}: {record['seconds']:.0f} of {record['budget_s']:.0f} s")
+    return (
+        f"{machine.get('device', 'CPU')}, torch {machine['torch']}, triton {machine['triton']}, CUDA {machine['cuda']}, "
+        f"{record['date']}: {record['seconds']:.0f} of {record['budget_s']:.0f} s"
+    )
 
 
 def drawn(record: dict[str, Any], path: Path) -> str:

@@ -32,8 +32,16 @@ __all__ = ["HEADS", "MASKS", "ROWS", "call_rows", "fit_line", "measure", "model_
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def measure(model: Transformer, name: str, *, copy_bytes: int = 2**30, prefix: int = 1024, mask: str = "packed",
-            head: str = "logits", **options: Any) -> dict[str, Any]:
+def measure(
+    model: Transformer,
+    name: str,
+    *,
+    copy_bytes: int = 2**30,
+    prefix: int = 1024,
+    mask: str = "packed",
+    head: str = "logits",
+    **options: Any,
+) -> dict[str, Any]:
     """A record of `packed_ss.evaluation.bench.latency.measure`, with the floor and the bandwidth that it comes from."""
     runtime = open_runtime(model.head.weight.device)
     bandwidth = measure_bandwidth(runtime, copy_bytes)
@@ -44,15 +52,29 @@ def measure(model: Transformer, name: str, *, copy_bytes: int = 2**30, prefix: i
 def table(record: dict[str, Any]) -> str:
     """The record as text."""
     floor = record["floor_ms"]
-    lines = [latency_title(record), f"  weights {record['weight_bytes'] / 1e9:.3f} GB, copy {record['copy_gb_s']:.1f} GB/s, read "
-                            f"{record['read_gb_s']:.1f} GB/s: floor {floor:.3f} ms"]
-    lines += columns([("rows", "median", "quartiles", "over floor")] + [
-        (str(point["rows"]), f"{point['median_ms']:.3f} ms", f"{point['p25_ms']:.3f} to {point['p75_ms']:.3f}",
-         f"{point['median_ms'] / floor:.2f}") for point in record["points"]])
+    lines = [
+        latency_title(record),
+        f"  weights {record['weight_bytes'] / 1e9:.3f} GB, copy {record['copy_gb_s']:.1f} GB/s, read "
+        f"{record['read_gb_s']:.1f} GB/s: floor {floor:.3f} ms",
+    ]
+    lines += columns(
+        [("rows", "median", "quartiles", "over floor")]
+        + [
+            (
+                str(point["rows"]),
+                f"{point['median_ms']:.3f} ms",
+                f"{point['p25_ms']:.3f} to {point['p75_ms']:.3f}",
+                f"{point['median_ms'] / floor:.2f}",
+            )
+            for point in record["points"]
+        ]
+    )
     for fit in record["fits"]:
         low, high = fit["rows"]
-        lines.append(f"  {low} to {high} rows: {fit['tau_ms']:.3f} ms + {fit['delta_ms']:.5f} ms * n, rms residual "
-                     f"{fit['rms_ms']:.4f} ms, at most {100 * fit['largest_relative']:.1f} % off")
+        lines.append(
+            f"  {low} to {high} rows: {fit['tau_ms']:.3f} ms + {fit['delta_ms']:.5f} ms * n, rms residual "
+            f"{fit['rms_ms']:.4f} ms, at most {100 * fit['largest_relative']:.1f} % off"
+        )
     return "\n".join(lines + [f"  note: {note}" for note in record["notes"]])
 
 
@@ -84,9 +106,17 @@ def main() -> None:
         model, name = random_model(SHAPES[args.shape], device, dtype), f"{args.shape} shape, random weights"
     else:
         model, name = packed_ss.load_model(args.model, device=device, dtype=dtype), args.model
-    record = measure(model, name, rows=sorted(set(args.rows)), prefix=args.prefix, mask=args.mask,
-                     head=args.head or ("fused" if on_gpu else "logits"), capacity=args.capacity if on_gpu else 0,
-                     seconds=args.seconds, copy_bytes=2**31 if on_gpu else 2**28)
+    record = measure(
+        model,
+        name,
+        rows=sorted(set(args.rows)),
+        prefix=args.prefix,
+        mask=args.mask,
+        head=args.head or ("fused" if on_gpu else "logits"),
+        capacity=args.capacity if on_gpu else 0,
+        seconds=args.seconds,
+        copy_bytes=2**31 if on_gpu else 2**28,
+    )
     print(table(record))
     if args.json:
         write_json(args.json, record)

@@ -32,10 +32,11 @@ def decode(model, prompts: list[list[int]], schedule: str, batch: int, **setting
     confidence, how many outputs hold a token that is not the serial one."""
     traced = settings.get("order") == "confidence"
     decoder = (Traced if traced else packed_ss.Decoder)(
-        model, parse_schedule(schedule), batch_size=batch, max_length=max(map(len, prompts)) + NEW_TOKENS, **settings)
+        model, parse_schedule(schedule), batch_size=batch, max_length=max(map(len, prompts)) + NEW_TOKENS, **settings
+    )
     outputs, nfe, wrong = [], 0, 0
     for i in range(0, len(prompts), batch):
-        part = prompts[i: i + batch]
+        part = prompts[i : i + batch]
         out = decoder.generate(part, max_new_tokens=NEW_TOKENS)
         outputs += [tokens.tolist() for tokens in out.tokens]
         nfe += sum(out.nfe)
@@ -73,11 +74,24 @@ def main() -> None:
         outputs, nfe, wrong = decode(model, prompts, schedule, batch, **settings)
         equal = sum(a == b for a, b in zip(outputs, expected, strict=True))
         lossless = len(prompts) - wrong if settings.get("order") == "confidence" else equal
-        records.append({"schedule": schedule, **settings, "batch": batch, "prompts": len(prompts), "lossless": lossless,
-                        "equal_to_ar": equal, "tokens": sum(map(len, outputs)), "nfe": nfe})
+        records.append(
+            {
+                "schedule": schedule,
+                **settings,
+                "batch": batch,
+                "prompts": len(prompts),
+                "lossless": lossless,
+                "equal_to_ar": equal,
+                "tokens": sum(map(len, outputs)),
+                "nfe": nfe,
+            }
+        )
         shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-        print(f"{schedule:15} {shown}, batch {batch}: {lossless} of {len(prompts)} lossless, "
-              f"{records[-1]['tokens'] / nfe:.2f} tokens per call, {time.perf_counter() - begin:.0f} s", flush=True)
+        print(
+            f"{schedule:15} {shown}, batch {batch}: {lossless} of {len(prompts)} lossless, "
+            f"{records[-1]['tokens'] / nfe:.2f} tokens per call, {time.perf_counter() - begin:.0f} s",
+            flush=True,
+        )
         if args.json:
             run = {"model": args.model, "dtype": "float32", "torch": torch.__version__, "records": records}
             with open(args.json, "w", encoding="utf-8") as file:

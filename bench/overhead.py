@@ -51,8 +51,11 @@ def measure(model_name: str, schedules: list[str], modes: list[str], count: int,
     """One record per schedule and mode: median milliseconds of an iteration, of its forward, and the share outside."""
     model, tokenizer = packed_ss.load_model(model_name), packed_ss.load_tokenizer(model_name)
     prompts = [chat_prompt(tokenizer, p.question) for p in read_problems(model.source / "held_out.jsonl", count)]
-    decoders = {(s, m): TimedDecoder(model, parse_schedule(s), block_size=block_size, max_length=max(map(len, prompts)) + 128)
-                for s in schedules for m in modes}
+    decoders = {
+        (s, m): TimedDecoder(model, parse_schedule(s), block_size=block_size, max_length=max(map(len, prompts)) + 128)
+        for s in schedules
+        for m in modes
+    }
     sampling = {"greedy": {}, "rejection": {"temperature": 1.0}, "coupled": {"temperature": 1.0, "verification": "coupled"}}
     for key, decoder in decoders.items():
         decoder.generate(prompts[0], max_new_tokens=16, **sampling[key[1]])
@@ -64,8 +67,16 @@ def measure(model_name: str, schedules: list[str], modes: list[str], count: int,
     for (schedule, mode), decoder in decoders.items():
         whole, inside = ([1e3 * step[i] for step in decoder.steps] for i in (0, 1))
         outside = [(a - b) / a for a, b in zip(whole, inside, strict=True)]
-        records.append({"schedule": schedule, "mode": mode, "steps": len(whole), "ms_per_step": statistics.median(whole),
-                        "ms_forward": statistics.median(inside), "share_outside": statistics.median(outside)})
+        records.append(
+            {
+                "schedule": schedule,
+                "mode": mode,
+                "steps": len(whole),
+                "ms_per_step": statistics.median(whole),
+                "ms_forward": statistics.median(inside),
+                "share_outside": statistics.median(outside),
+            }
+        )
     return records
 
 
@@ -81,12 +92,24 @@ def main() -> None:
     records = measure(args.model, args.schedules, args.modes, args.problems, args.block_size)
     print(f"{args.model}, B = {args.block_size}, {torch.get_num_threads()} threads, {native.describe()}")
     for r in records:
-        print(f"{r['schedule']:15} {r['mode']:10} {r['steps']:5} steps  {r['ms_per_step']:7.3f} ms per step, "
-              f"{r['ms_forward']:7.3f} ms forward, {100 * r['share_outside']:5.1f} % outside")
+        print(
+            f"{r['schedule']:15} {r['mode']:10} {r['steps']:5} steps  {r['ms_per_step']:7.3f} ms per step, "
+            f"{r['ms_forward']:7.3f} ms forward, {100 * r['share_outside']:5.1f} % outside"
+        )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"model": args.model, "block_size": args.block_size, "threads": torch.get_num_threads(),
-                       "kernels": native.info(), "records": records}, file, indent=1, default=str)
+            json.dump(
+                {
+                    "model": args.model,
+                    "block_size": args.block_size,
+                    "threads": torch.get_num_threads(),
+                    "kernels": native.info(),
+                    "records": records,
+                },
+                file,
+                indent=1,
+                default=str,
+            )
 
 
 if __name__ == "__main__":

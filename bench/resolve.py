@@ -60,9 +60,16 @@ def contenders(shape: Shape) -> dict[str, Callable[[], None]]:
     call = BlockCall(b, b, (0,))
     logits = (3 * torch.randn(1, shape.rows, shape.vocab, generator=rng)).to(shape.dtype)
     prompt = list(range(1, 9))
-    state = DecodeState.start([prompt], max_new_tokens=2 * b, block_size=b, capacity=4 * b, stops=[[0]], seeds=[1],
-                              device=torch.device("cpu"),
-                              log_q=(shape.vocab, torch.float32) if shape.mode == "rejection" else None)
+    state = DecodeState.start(
+        [prompt],
+        max_new_tokens=2 * b,
+        block_size=b,
+        capacity=4 * b,
+        stops=[[0]],
+        seeds=[1],
+        device=torch.device("cpu"),
+        log_q=(shape.vocab, torch.float32) if shape.mode == "rejection" else None,
+    )
     state.cache_len.copy_(state.length - 1)
     state.draft.copy_(logits[:, : b - 1].argmax(-1))
     state.draft[:, b // 2] += 1  # greedy accepts half of the draft and retains the rest of the proposal
@@ -78,6 +85,7 @@ def contenders(shape: Shape) -> dict[str, Callable[[], None]]:
                 setattr(fresh, name, getattr(state, name).clone())  # a few hundred bytes each
             stored = (state.draft_log_q,) if shape.mode == "rejection" else ()
             kernel(logits, *fresh.operands(), call.verifier_rows, b, call.cuts, 0, 0, 0, (), None, None, None, *extra, *stored)
+
         return resolve
 
     name = f"resolve_{shape.mode}"
@@ -105,8 +113,13 @@ def measure(shape: Shape, seconds: float) -> dict:
             begin = time.perf_counter()
             run()
             times[name].append(1e6 * (time.perf_counter() - begin))
-    return {"case": shape.name, "bytes_moved": shape.bytes_moved, "threads": torch.get_num_threads(),
-            "runs": len(times["torch"]), "microseconds": {name: statistics.median(t) for name, t in times.items()}}
+    return {
+        "case": shape.name,
+        "bytes_moved": shape.bytes_moved,
+        "threads": torch.get_num_threads(),
+        "runs": len(times["torch"]),
+        "microseconds": {name: statistics.median(t) for name, t in times.items()},
+    }
 
 
 def main() -> None:
@@ -123,8 +136,11 @@ def main() -> None:
         records.append(record)
         t = record["microseconds"]
         line = ", ".join(f"{name} {value:.0f} us" for name, value in t.items())
-        ratio = f"; torch / native {t['torch'] / t['native']:.1f}, native / read {t['native'] / t['plain read']:.1f}" \
-            if "native" in t else ""
+        ratio = (
+            f"; torch / native {t['torch'] / t['native']:.1f}, native / read {t['native'] / t['plain read']:.1f}"
+            if "native" in t
+            else ""
+        )
         print(f"{shape.name}: {line}{ratio}", flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:

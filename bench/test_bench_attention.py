@@ -21,13 +21,15 @@ def test_tail_attention(benchmark, shape: Shape, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["native", "torch", "plain read"])
-@pytest.mark.parametrize(("rows", "heads", "kv_heads", "size", "dtype"), [
-    (18, 6, 2, 32, torch.float32),
-    (64, 32, 8, 128, torch.float32),
-    (64, 32, 8, 128, torch.bfloat16),
-])
-def test_rope_store(benchmark, rows: int, heads: int, kv_heads: int, size: int, dtype: torch.dtype,
-                    name: str) -> None:
+@pytest.mark.parametrize(
+    ("rows", "heads", "kv_heads", "size", "dtype"),
+    [
+        (18, 6, 2, 32, torch.float32),
+        (64, 32, 8, 128, torch.float32),
+        (64, 32, 8, 128, torch.bfloat16),
+    ],
+)
+def test_rope_store(benchmark, rows: int, heads: int, kv_heads: int, size: int, dtype: torch.dtype, name: str) -> None:
     qkv = torch.randn(1, rows, heads + 2 * kv_heads, size).to(dtype)
     q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=2)
     cos, sin = torch.randn(1, rows, size // 2), torch.randn(1, rows, size // 2)

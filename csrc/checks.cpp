@@ -15,8 +15,8 @@ void check_uniform_noise(const at::Tensor& seed, const at::Tensor& position, std
                     position.scalar_type(), " ", position.sizes(), ".");
   TORCH_CHECK_VALUE(seed.device() == position.device(), "uniform_noise: seed and position must be on one device, got ",
                     seed.device(), " and ", position.device(), ".");
-  TORCH_CHECK_VALUE(stream >= 0 && stream < kStreams,
-                    "uniform_noise: stream must be 0 (draft), 1 (accept) or 2 (target), got ", stream, ".");
+  TORCH_CHECK_VALUE(stream >= 0 && stream < kStreams, "uniform_noise: stream must be 0 (draft), 1 (accept) or 2 (target), got ",
+                    stream, ".");
   TORCH_CHECK_VALUE(vocab_size >= 1 && vocab_size <= std::numeric_limits<std::int32_t>::max(),
                     "uniform_noise: vocab_size must be in 1 ... 2^31 - 1, got ", vocab_size, ".");
 }

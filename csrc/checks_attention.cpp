@@ -93,10 +93,9 @@ void check_rope_store(const at::Tensor& q, const at::Tensor& k, const at::Tensor
                       query_scale->scalar_type(), " ", query_scale->sizes(), ".");
     check_device(kOp, "query_scale", *query_scale, q);
   }
-  TORCH_CHECK_VALUE(slots.scalar_type() == at::kInt && slots.dim() == 2 && slots.size(0) == q.size(0) &&
-                        slots.size(1) == q.size(1),
-                    kOp, ": slots must be int32 [", q.size(0), ", ", q.size(1), "] to fit q, got ", slots.scalar_type(), " ",
-                    slots.sizes(), ".");
+  TORCH_CHECK_VALUE(
+      slots.scalar_type() == at::kInt && slots.dim() == 2 && slots.size(0) == q.size(0) && slots.size(1) == q.size(1), kOp,
+      ": slots must be int32 [", q.size(0), ", ", q.size(1), "] to fit q, got ", slots.scalar_type(), " ", slots.sizes(), ".");
   check_cache(kOp, "k_cache", k_cache, q);
   check_cache(kOp, "v_cache", v_cache, q);
   TORCH_CHECK_VALUE(k_cache.size(2) == k.size(2), kOp, ": k_cache must have the heads of k, ", k.size(2), ", got ",

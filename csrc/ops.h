@@ -11,14 +11,16 @@
 #include "resolve_checks.h"
 
 // The operators that have a native kernel, by device: a line here registers it and lists it in info().
-#define PACKED_SS_CPU_KERNELS(KERNEL) \
-  KERNEL(uniform_noise) KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) \
-  KERNEL(rope_store) KERNEL(tail_attention) KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) \
-  KERNEL(resolve_ordered) KERNEL(resolve_native) KERNEL(compact_cache) KERNEL(pack_ordered)
-#define PACKED_SS_CUDA_KERNELS(KERNEL) \
-  KERNEL(uniform_noise) KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) \
-  KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered) KERNEL(resolve_native) \
-  KERNEL(compact_cache) KERNEL(pack_ordered)
+#define PACKED_SS_CPU_KERNELS(KERNEL)                                                                            \
+  KERNEL(uniform_noise)                                                                                          \
+  KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) KERNEL(rope_store) \
+      KERNEL(tail_attention) KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered)   \
+          KERNEL(resolve_native) KERNEL(compact_cache) KERNEL(pack_ordered)
+#define PACKED_SS_CUDA_KERNELS(KERNEL)                                                                            \
+  KERNEL(uniform_noise)                                                                                           \
+  KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) KERNEL(argmax_rows) \
+      KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered) KERNEL(resolve_native) KERNEL(compact_cache)  \
+          KERNEL(pack_ordered)
 
 namespace packed_ss {
 

@@ -50,9 +50,14 @@ OrderedState checked_state(const char* op, const at::Tensor& ids, PACKED_SS_ORDE
   const TensorChecks check(op, ids.device());
   const std::int64_t n = ids.size(0);
   check.matrix("tokens", tokens, n, 1, "[N, T] with N as in ids");
-  for (const auto& [name, t] :
-       {std::pair{"length", &length}, {"cache_len", &cache_len}, {"finish_reason", &finish_reason}, {"nfe", &nfe}, {"end", &end},
-        {"stopped", &stopped}, {"prompt_length", &prompt_length}, {"moved", &moved}}) {
+  for (const auto& [name, t] : {std::pair{"length", &length},
+                                {"cache_len", &cache_len},
+                                {"finish_reason", &finish_reason},
+                                {"nfe", &nfe},
+                                {"end", &end},
+                                {"stopped", &stopped},
+                                {"prompt_length", &prompt_length},
+                                {"moved", &moved}}) {
     check.tensor(name, *t, at::kInt, {n}, "[N]");
   }
   check.matrix("advances", advances, n, 1, "[N, calls] with N as in ids");
@@ -133,15 +138,13 @@ OrderedCall resolve_ordered_call(PACKED_SS_RESOLVE_ORDERED_PARAMETERS) {
   constexpr const char* kOp = "resolve_ordered";
   check_ids(kOp, ids, true, "[N, rows]");
   const OrderedState state = checked_state(kOp, ids, PACKED_SS_ORDERED_ARGUMENTS);
-  const OrderedShape shape =
-      checked_shape(kOp, waiting_rows, state.waiting_width, window, state.width, false, verifies, cuts);
+  const OrderedShape shape = checked_shape(kOp, waiting_rows, state.waiting_width, window, state.width, false, verifies, cuts);
   const std::int64_t verifier_rows = verifies ? window : 0;
   TORCH_CHECK_VALUE(ids.size(1) == shape.head_rows() || ids.size(1) == verifier_rows, kOp,
                     ": ids must have a column for each verifier and proposal row, ", shape.head_rows(),
                     " in all, or for each verifier row, got ", ids.sizes(), ".");
-  TORCH_CHECK_VALUE(!(by_confidence && verifies) || ids.size(1) == shape.head_rows(), kOp,
-                    ": ids must have the ", shape.head_rows(), " columns of all rows for an order by confidence, got ", ids.sizes(),
-                    ".");
+  TORCH_CHECK_VALUE(!(by_confidence && verifies) || ids.size(1) == shape.head_rows(), kOp, ": ids must have the ",
+                    shape.head_rows(), " columns of all rows for an order by confidence, got ", ids.sizes(), ".");
   if (probability) {
     check_probability(kOp, ids, *probability);
   } else {
@@ -165,8 +168,7 @@ OrderedCall resolve_native_call(PACKED_SS_RESOLVE_NATIVE_PARAMETERS) {
   constexpr const char* kOp = "resolve_native";
   check_ids(kOp, ids, ids.dim() == 2 && ids.size(1) == window, "[N, window]");
   const OrderedState state = checked_state(kOp, ids, PACKED_SS_ORDERED_ARGUMENTS);
-  const OrderedShape shape =
-      checked_shape(kOp, state.waiting_width, state.waiting_width, window, state.width, false, false, {0});
+  const OrderedShape shape = checked_shape(kOp, state.waiting_width, state.waiting_width, window, state.width, false, false, {0});
   TORCH_CHECK_VALUE(state.waiting_width >= window, kOp, ": waiting must have a column for each of the ", window,
                     " positions, got ", state.waiting_width, ".");
   check_probability(kOp, ids, probability);
@@ -183,8 +185,8 @@ CompactCall compact_call(PACKED_SS_COMPACT_PARAMETERS) {
                     keys.scalar_type(), " ", keys.sizes(), " on ", keys.device(), ".");
   TORCH_CHECK_VALUE(values.sizes() == keys.sizes() && values.strides() == keys.strides() &&
                         values.scalar_type() == keys.scalar_type() && values.device() == keys.device(),
-                    kOp, ": values must be as keys are, got ", values.scalar_type(), " ", values.sizes(), " on ",
-                    values.device(), ".");
+                    kOp, ": values must be as keys are, got ", values.scalar_type(), " ", values.sizes(), " on ", values.device(),
+                    ".");
   const TensorChecks check(kOp, keys.device());
   check.tensor("cache_len", cache_len, at::kInt, {n}, "[N]");
   check.tensor("moved", moved, at::kInt, {n}, "[N]");
@@ -216,9 +218,10 @@ PackOrderedCall pack_ordered_call(PACKED_SS_PACK_ORDERED_PARAMETERS) {
   check.tensor("draft", draft, at::kInt, order.sizes(), "[N, W] as in order");
   check.matrix("waiting", waiting, n, 1, "[N, P]");
   const OrderedShape shape = checked_shape(kOp, waiting_rows, waiting.size(1), window, order.size(1), drafts, verifies, cuts);
-  TORCH_CHECK_VALUE(spare_slot >= 0 && spare_slot <= kInt32Max, kOp, ": spare_slot must be in 0 ... 2^31 - 1, got ", spare_slot, ".");
-  TORCH_CHECK_VALUE(mask_token_id >= 0 && mask_token_id <= kInt32Max, kOp,
-                    ": mask_token_id must be in 0 ... 2^31 - 1, got ", mask_token_id, ".");
+  TORCH_CHECK_VALUE(spare_slot >= 0 && spare_slot <= kInt32Max, kOp, ": spare_slot must be in 0 ... 2^31 - 1, got ", spare_slot,
+                    ".");
+  TORCH_CHECK_VALUE(mask_token_id >= 0 && mask_token_id <= kInt32Max, kOp, ": mask_token_id must be in 0 ... 2^31 - 1, got ",
+                    mask_token_id, ".");
   const std::int64_t rows = shape.rows();
   check.tensor("ids", ids, at::kInt, {n, rows}, "[N, rows]");
   check.tensor("positions", positions, at::kInt, {n, rows}, "[N, rows]");

@@ -26,8 +26,11 @@ class Checker : public TensorChecks {
     for (std::size_t k = 1; k < cuts.size(); ++k) ascending = ascending && cuts[k - 1] < cuts[k];
     TORCH_CHECK_VALUE(ascending, op_, ": ", cuts_name, " must ascend from 0, below block_size = ", block_size, ", ", kMaxCuts,
                       " at most, and none only with verifier rows, got ", cuts, ".");
-    CallShape result{static_cast<std::int32_t>(verifier_rows), static_cast<std::int32_t>(block_size),
-                     static_cast<std::int32_t>(shift), static_cast<std::int32_t>(cuts.size()), {}};
+    CallShape result{static_cast<std::int32_t>(verifier_rows),
+                     static_cast<std::int32_t>(block_size),
+                     static_cast<std::int32_t>(shift),
+                     static_cast<std::int32_t>(cuts.size()),
+                     {}};
     for (std::size_t k = 0; k < cuts.size(); ++k) result.cuts[k] = static_cast<std::int16_t>(cuts[k]);
     TORCH_CHECK_VALUE(result.rows() <= kMostRows, op_, ": ", cuts_name, " make ", result.rows(), " rows, more than ", kMostRows,
                       ".");
@@ -60,9 +63,8 @@ DType tag(at::ScalarType dtype) {
 
 void check_logits(const char* op, const at::Tensor& logits) {
   const auto dtype = logits.scalar_type();
-  TORCH_CHECK_VALUE(
-      dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kDouble, op,
-      ": logits must be Float, BFloat16, Half or Double, got ", dtype, ".");
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kDouble, op,
+                    ": logits must be Float, BFloat16, Half or Double, got ", dtype, ".");
   TORCH_CHECK_VALUE(logits.dim() == 3 && logits.size(2) >= 1 && logits.size(2) <= std::numeric_limits<std::int32_t>::max(), op,
                     ": logits must be [N, rows, V] with V in 1 ... 2^31 - 1, got ", logits.sizes(), ".");
   TORCH_CHECK_VALUE(logits.stride(2) == 1 || logits.size(2) == 1, op,
@@ -79,8 +81,9 @@ ResolveCall resolve_call(const char* op, PACKED_SS_RESOLVE_PARAMETERS) {
   const std::int64_t n = logits.size(0);
   ResolveCall call{};
   call.shape = check.shape("verifier_rows", verifier_rows, block_size, "cuts", cuts, shift);
-  TORCH_CHECK_VALUE(logits.size(1) == call.shape.rows(), op, ": logits must have verifier_rows + len(cuts) * block_size = ",
-                    call.shape.rows(), " rows, got ", logits.sizes(), ".");
+  TORCH_CHECK_VALUE(logits.size(1) == call.shape.rows(), op,
+                    ": logits must have verifier_rows + len(cuts) * block_size = ", call.shape.rows(), " rows, got ",
+                    logits.sizes(), ".");
   check.matrix("tokens", tokens, n, 1, "[N, T] with N as in logits");
   check.tensor("length", length, at::kInt, {n}, "[N]");
   check.tensor("cache_len", cache_len, at::kInt, {n}, "[N]");

@@ -26,8 +26,8 @@ class TensorChecks {
   void matrix(const char* name, const at::Tensor& t, std::int64_t rows, std::int64_t least_columns, const char* meaning) const {
     const bool fits = t.dim() == 2 && (rows < 0 || t.size(0) == rows) && t.size(1) >= least_columns;
     TORCH_CHECK_VALUE(t.scalar_type() == at::kInt && fits && t.is_contiguous() && t.device() == device_, op_, ": ", name,
-                      " must be contiguous Int ", meaning, " on ", device_, ", got ",
-                      t.is_contiguous() ? "" : "non-contiguous ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ".");
+                      " must be contiguous Int ", meaning, " on ", device_, ", got ", t.is_contiguous() ? "" : "non-contiguous ",
+                      t.scalar_type(), " ", t.sizes(), " on ", t.device(), ".");
   }
 
  protected:

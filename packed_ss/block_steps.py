@@ -48,11 +48,28 @@ class BlockSteps:
     def check(self, request: Request) -> None:
         """Every request that is well-formed can be served."""
 
-    def new_state(self, request: Request, device: torch.device, *, capacity: int, stops: Sequence[Sequence[int]],
-                  calls: int | None = None, log_q: tuple[int, torch.dtype] | None = None) -> DecodeState:
+    def new_state(
+        self,
+        request: Request,
+        device: torch.device,
+        *,
+        capacity: int,
+        stops: Sequence[Sequence[int]],
+        calls: int | None = None,
+        log_q: tuple[int, torch.dtype] | None = None,
+    ) -> DecodeState:
         """The state before the first call; arguments as those of `DecodeState.start`."""
-        return DecodeState.start(request.prompts, max_new_tokens=request.max_new_tokens, block_size=self.block_size,
-                                 capacity=capacity, stops=stops, seeds=request.seeds, device=device, calls=calls, log_q=log_q)
+        return DecodeState.start(
+            request.prompts,
+            max_new_tokens=request.max_new_tokens,
+            block_size=self.block_size,
+            capacity=capacity,
+            stops=stops,
+            seeds=request.seeds,
+            device=device,
+            calls=calls,
+            log_q=log_q,
+        )
 
     def prefilled(self, state: DecodeState) -> None:
         """The prompt's keys and values are in the cache, but for its last token's, which the first call counts as its own."""
@@ -67,8 +84,10 @@ class BlockSteps:
         Rejection tests the draft of the limit's own position too: its token must not depend on the batch's other rows.
         """
         spared = 0 if request.verification == "rejection" else 1
-        useful = [0 if finished else min(drafts, limit - length - spared)
-                  for finished, length, _, drafts, limit in zip(*progress, strict=True)]
+        useful = [
+            0 if finished else min(drafts, limit - length - spared)
+            for finished, length, _, drafts, limit in zip(*progress, strict=True)
+        ]
         v = min(call.verifier_rows, max(useful) + 1)
         return BlockCall(v, call.block_size, tuple(cut for cut in call.cuts if cut < max(v, 1)))
 
@@ -83,12 +102,30 @@ class BlockSteps:
         """The rows of a call, written from the state."""
         rows = self.buffers(state, call)
         torch.ops.packed_ss.pack_block(
-            state.tokens, state.length, state.cache_len, state.draft, state.draft_len, self.config.mask_token_id,
-            call.verifier_rows, call.block_size, call.cuts, rows.ids, rows.positions, rows.slots)
+            state.tokens,
+            state.length,
+            state.cache_len,
+            state.draft,
+            state.draft_len,
+            self.config.mask_token_id,
+            call.verifier_rows,
+            call.block_size,
+            call.cuts,
+            rows.ids,
+            rows.positions,
+            rows.slots,
+        )
         return rows
 
-    def resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
-                following: BlockCall | None, cache: SlotCache) -> None:
+    def resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: DecodeState,
+        request: Request,
+        call: BlockCall,
+        following: BlockCall | None,
+        cache: SlotCache,
+    ) -> None:
         """Advances the state by a call's outputs, and writes the rows of the ``following`` call where its shape is known."""
         shape = (call.verifier_rows, call.block_size, call.cuts, call.shift, *self._next_rows(state, following))
         sampling = (state.seed, request.temperature, request.top_k, request.top_p)

@@ -36,8 +36,10 @@ class Report:
     """finish_reason [N], length [N] and, where ``streams``, tokens [N, T] of a state, copied to pinned memory at one moment."""
 
     def __init__(self, state: State, streams: bool, pinned: bool) -> None:
-        self._pairs = [(getattr(state, name), torch.empty_like(getattr(state, name), device="cpu", pin_memory=pinned))
-                       for name in ("finish_reason", "length", *(("tokens",) if streams else ()))]
+        self._pairs = [
+            (getattr(state, name), torch.empty_like(getattr(state, name), device="cpu", pin_memory=pinned))
+            for name in ("finish_reason", "length", *(("tokens",) if streams else ()))
+        ]
         self.finish_reason, self.length, *tokens = (copy for _, copy in self._pairs)
         self.tokens: Tensor | None = tokens[0] if streams else None
 

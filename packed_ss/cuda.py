@@ -31,8 +31,17 @@ from .ordered_steps import Order
 from .request import Request
 from .schedules import Branched
 
-__all__ = ["Branched", "Decoder", "GenerateOutput", "__version__", "generate", "info", "is_available", "load_model",
-           "load_tokenizer"]
+__all__ = [
+    "Branched",
+    "Decoder",
+    "GenerateOutput",
+    "__version__",
+    "generate",
+    "info",
+    "is_available",
+    "load_model",
+    "load_tokenizer",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -68,20 +77,34 @@ def info() -> dict[str, Any]:
     """
     reason = obstacle()
     facts: dict[str, Any] = {
-        "available": not reason, "reason": reason, "torch": torch.__version__, "cuda": torch.version.cuda,
-        "triton": _version("triton"), "flashinfer": _version("flashinfer"), "glue": glue.obstacle() or "FlashInfer",
-        "kernels": kernels("cuda"), "device_loop": device_loop_obstacle(),
+        "available": not reason,
+        "reason": reason,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": _version("triton"),
+        "flashinfer": _version("flashinfer"),
+        "glue": glue.obstacle() or "FlashInfer",
+        "kernels": kernels("cuda"),
+        "device_loop": device_loop_obstacle(),
     }
     if not reason:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        facts |= {"device": properties.name, "capability": f"{properties.major}.{properties.minor}",
-                  "memory_gib": round(properties.total_memory / 2**30, 1)}
+        facts |= {
+            "device": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "memory_gib": round(properties.total_memory / 2**30, 1),
+        }
     return facts
 
 
-def load_model(path_or_id: str | os.PathLike[str], *, device: str | torch.device | None = None,
-               dtype: torch.dtype | None = None, revision: str | None = None,
-               adapter: str | os.PathLike[str] | None = None) -> Transformer:
+def load_model(
+    path_or_id: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+) -> Transformer:
     """`packed_ss.load_model` onto a GPU.  Raises RuntimeError where there is none, ValueError for another device."""
     _need_gpu()
     if device is not None and torch.device(device).type != "cuda":
@@ -103,17 +126,31 @@ class Decoder(decoder.Decoder):
     too large a cache, and for values outside the accepted ranges; `generate` also `packed_ss.capture.CaptureFailed`.
     """
 
-    def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
-                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False, *, window: int | None = None,
-                 order: Order | None = None, loop: str = "bursts", head: str = "fused", burst: int = 1) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        schedule: str | Branched = "packed",
+        block_size: int | None = None,
+        max_length: int = 4096,
+        batch_size: int = 1,
+        two_call_start: bool = False,
+        *,
+        window: int | None = None,
+        order: Order | None = None,
+        loop: str = "bursts",
+        head: str = "fused",
+        burst: int = 1,
+    ) -> None:
         for name, value, accepted in (("loop", loop, ("bursts", "device")), ("head", head, ("fused", "logits"))):
             if value not in accepted:
                 raise ValueError(f"{name} is {value!r}, but it must be one of {', '.join(accepted)}")
         if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
             raise ValueError(f"burst is {burst!r}, but it must be a whole number of at least 1")
         if callable(order):
-            raise ValueError(f"order is {order!r}, but a captured iteration takes left_to_right or confidence; packed_ss.Decoder "
-                             "takes functions")
+            raise ValueError(
+                f"order is {order!r}, but a captured iteration takes left_to_right or confidence; packed_ss.Decoder "
+                "takes functions"
+            )
         self._runtime = self._open(model.head.weight.device, model.head.weight.dtype)
         super().__init__(model, schedule, block_size, max_length, batch_size, two_call_start, window=window, order=order)
         # Ordered models exclude ids, and ask for probabilities: both need the logits.
@@ -199,16 +236,20 @@ class Decoder(decoder.Decoder):
         needed = 2 * c.num_layers * self.batch_size * capacity * c.num_kv_heads * c.head_dim * self.dtype.itemsize
         free = self._runtime.free_memory()
         if needed > free:
-            raise ValueError(f"max_length {self.max_length} with batch_size {self.batch_size} needs {needed / 2**30:.2f} GiB for "
-                             f"keys and values, but {free / 2**30:.2f} GiB of the GPU's memory is free")
+            raise ValueError(
+                f"max_length {self.max_length} with batch_size {self.batch_size} needs {needed / 2**30:.2f} GiB for "
+                f"keys and values, but {free / 2**30:.2f} GiB of the GPU's memory is free"
+            )
         return super()._new_cache(capacity)
 
     def _open(self, device: torch.device, dtype: torch.dtype) -> CudaRuntime:
         """The runtime of the model's GPU.  Raises as the class says."""
         _need_gpu()
         if device.type != "cuda":
-            raise ValueError(f"the model is on {device}, but packed_ss.cuda decodes on a GPU: load it with "
-                             "packed_ss.cuda.load_model, or decode with packed_ss.Decoder")
+            raise ValueError(
+                f"the model is on {device}, but packed_ss.cuda decodes on a GPU: load it with "
+                "packed_ss.cuda.load_model, or decode with packed_ss.Decoder"
+            )
         properties = torch.cuda.get_device_properties(device)
         half = (torch.float16, torch.bfloat16) if properties.major >= 8 else (torch.float16,)
         if dtype not in (torch.float32, *half):

@@ -1,6 +1,6 @@
 """The decoder: one loop for every schedule, verification mode and batch.
 
-    state --pack--> rows --model--> logits --resolve--> state        until every sequence has finished
+state --pack--> rows --model--> logits --resolve--> state        until every sequence has finished
 """
 
 from __future__ import annotations
@@ -81,9 +81,18 @@ class Decoder:
     #: Whether greedy calls take the head and its argmax in one operator instead of going by logits.
     _fused_head = False
 
-    def __init__(self, model: Transformer, schedule: str | Branched = "packed", block_size: int | None = None,
-                 max_length: int = 4096, batch_size: int = 1, two_call_start: bool = False, *, window: int | None = None,
-                 order: Order | None = None) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        schedule: str | Branched = "packed",
+        block_size: int | None = None,
+        max_length: int = 4096,
+        batch_size: int = 1,
+        two_call_start: bool = False,
+        *,
+        window: int | None = None,
+        order: Order | None = None,
+    ) -> None:
         for name, value in (("max_length", max_length), ("batch_size", batch_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, but it must be a whole number of at least 1")
@@ -95,10 +104,19 @@ class Decoder:
         self.cache = self._new_cache(max_length + self.steps.most_rows + 1)
 
     @torch.no_grad()
-    def generate(self, input_ids: Any, max_new_tokens: int = 512, temperature: float = 0.0, top_k: int = 0,
-                 top_p: float = 1.0, seed: int | Sequence[int] = 0, verification: str = "auto",
-                 eos_token_id: int | Sequence[int] | None = None, stop_sequences: Sequence[Sequence[int]] = (),
-                 streamer: Streamer | None = None) -> GenerateOutput:
+    def generate(
+        self,
+        input_ids: Any,
+        max_new_tokens: int = 512,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | Sequence[int] = 0,
+        verification: str = "auto",
+        eos_token_id: int | Sequence[int] | None = None,
+        stop_sequences: Sequence[Sequence[int]] = (),
+        streamer: Streamer | None = None,
+    ) -> GenerateOutput:
         """Continues each prompt by up to ``max_new_tokens`` tokens, exactly as the autoregressive model would.
 
         ``input_ids``: token ids, 1-D tensor or list, or several of them (lengths may differ).  ``temperature`` below 1e-5
@@ -111,9 +129,19 @@ class Decoder:
         Raises ValueError, before anything is computed, for arguments outside these ranges.
         """
         request = check_request(
-            self.model.config, batch_size=self.batch_size, max_length=self.max_length, input_ids=input_ids,
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-            verification=verification, eos_token_id=eos_token_id, stop_sequences=stop_sequences)
+            self.model.config,
+            batch_size=self.batch_size,
+            max_length=self.max_length,
+            input_ids=input_ids,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            verification=verification,
+            eos_token_id=eos_token_id,
+            stop_sequences=stop_sequences,
+        )
         self.steps.check(request)
         if streamer is not None and len(request.prompts) > 1:
             raise ValueError(f"a streamer was given with {len(request.prompts)} prompts, but it takes one")
@@ -177,20 +205,28 @@ class Decoder:
         self.steps.prefilled(state)
         self._resolve(outputs, state, request, first)
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: State, request: Request, call: Call,
-                 following: Call | None = None) -> None:
+    def _resolve(
+        self, outputs: tuple[Tensor, ...], state: State, request: Request, call: Call, following: Call | None = None
+    ) -> None:
         """Advances the state by a call's outputs, and writes the rows of the ``following`` call where its shape is known."""
         self.steps.resolve(outputs, state, request, call, following, self.cache)
 
     def _start(self, request: Request) -> State:
         return self._new_state(request, self.device, stops=request.stops)
 
-    def _new_state(self, request: Request, device: torch.device, *, stops: list[list[int]], calls: int | None = None,
-                   stores: bool = True) -> State:
+    def _new_state(
+        self, request: Request, device: torch.device, *, stops: list[list[int]], calls: int | None = None, stores: bool = True
+    ) -> State:
         """The state before the first call; ``stores``: with room for log Q where the mode needs it."""
         stored = (self.model.config.vocab_size, torch.promote_types(self.dtype, torch.float32))
-        return self.steps.new_state(request, device, capacity=self.max_length, stops=stops, calls=calls,
-                                    log_q=stored if stores and request.verification == "rejection" else None)
+        return self.steps.new_state(
+            request,
+            device,
+            capacity=self.max_length,
+            stops=stops,
+            calls=calls,
+            log_q=stored if stores and request.verification == "rejection" else None,
+        )
 
     def _new_cache(self, capacity: int) -> SlotCache:
         return SlotCache(self.model.config, self.batch_size, capacity, self.dtype, self.device)
@@ -200,12 +236,20 @@ class Decoder:
             torch.cuda.synchronize(self.device)
 
 
-def _steps(config: ModelConfig, schedule: str | Branched, block_size: int | None, two_call_start: bool, window: int | None,
-           order: Order | None) -> BlockSteps | OrderedSteps:
+def _steps(
+    config: ModelConfig,
+    schedule: str | Branched,
+    block_size: int | None,
+    two_call_start: bool,
+    window: int | None,
+    order: Order | None,
+) -> BlockSteps | OrderedSteps:
     """The steps of the model's layout.  Raises ValueError for an argument of the other one."""
     kinds = {"block": "of the block layout, such as Nemotron-Labs-Diffusion", "ordered": "an ordered one, such as SetDLM"}
-    given = {"block": {"window": window, "order": order}, "ordered": {"block_size": block_size,
-                                                                    "two_call_start": two_call_start or None}}
+    given = {
+        "block": {"window": window, "order": order},
+        "ordered": {"block_size": block_size, "two_call_start": two_call_start or None},
+    }
     for name, value in given[config.layout].items():
         if value is not None:
             instead = "block_size" if config.layout == "block" else "window and order"
@@ -215,14 +259,24 @@ def _steps(config: ModelConfig, schedule: str | Branched, block_size: int | None
     return OrderedSteps(config, schedule, window, "left_to_right" if order is None else order)
 
 
-def generate(model: Transformer, input_ids: Any, max_new_tokens: int = 512, *, schedule: str | Branched = "packed",
-             block_size: int | None = None, window: int | None = None, order: Order | None = None,
-             decoder: type[Decoder] = Decoder, **options: Any) -> GenerateOutput:
+def generate(
+    model: Transformer,
+    input_ids: Any,
+    max_new_tokens: int = 512,
+    *,
+    schedule: str | Branched = "packed",
+    block_size: int | None = None,
+    window: int | None = None,
+    order: Order | None = None,
+    decoder: type[Decoder] = Decoder,
+    **options: Any,
+) -> GenerateOutput:
     """One `Decoder.generate`, by a ``decoder`` made for it and just large enough; ``options`` are that method's."""
     prompts = prompt_lists(input_ids, model.config.vocab_size)
     new = whole_number("max_new_tokens", max_new_tokens, least=0)
-    made = decoder(model, schedule, block_size, max_length=max(map(len, prompts)) + new, batch_size=len(prompts), window=window,
-                   order=order)
+    made = decoder(
+        model, schedule, block_size, max_length=max(map(len, prompts)) + new, batch_size=len(prompts), window=window, order=order
+    )
     return made.generate(prompts, new, **options)
 
 
@@ -239,7 +293,7 @@ class _Stream:
             return
         length = int(state.length[0])
         if length > self.seen:
-            self.streamer.put(state.tokens[0, self.seen: length].cpu().long())
+            self.streamer.put(state.tokens[0, self.seen : length].cpu().long())
             self.seen = length
 
     def end(self) -> None:
@@ -252,6 +306,9 @@ def _output(state: State, request: Request, seconds: float) -> GenerateOutput:
     tokens, advances = state.tokens.cpu().long(), state.advances.tolist()
     reasons = [FINISH_REASONS[code] for code in state.finish_reason.tolist()]
     return GenerateOutput(
-        tokens=[tokens[i, len(prompt): lengths[i]].clone() for i, prompt in enumerate(request.prompts)],
+        tokens=[tokens[i, len(prompt) : lengths[i]].clone() for i, prompt in enumerate(request.prompts)],
         finish_reason=reasons if request.max_new_tokens else ["length"] * len(reasons),
-        nfe=nfe, advances=[calls[:count] for calls, count in zip(advances, nfe, strict=True)], seconds=seconds)
+        nfe=nfe,
+        advances=[calls[:count] for calls, count in zip(advances, nfe, strict=True)],
+        seconds=seconds,
+    )

@@ -37,8 +37,9 @@ class DeviceLoop:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 2**31:
             raise ValueError(f"limit is {limit!r}, but it must be a whole number in 1 ... 2^31 - 1")
         if finish_reason.dtype != torch.int32 or finish_reason.dim() != 1 or not finish_reason.is_contiguous():
-            raise ValueError(f"finish_reason is {finish_reason.dtype} {list(finish_reason.shape)}, but it must be contiguous "
-                             "int32 [N]")
+            raise ValueError(
+                f"finish_reason is {finish_reason.dtype} {list(finish_reason.shape)}, but it must be contiguous int32 [N]"
+            )
         if finish_reason.device.type != "cuda":
             raise ValueError(f"finish_reason is on {finish_reason.device}, but it must be on the GPU of the captured graph")
         if reason := obstacle():
@@ -47,8 +48,9 @@ class DeviceLoop:
         self.iterations = torch.zeros(1, dtype=torch.int32, device=finish_reason.device)
         self._graph, self._finish_reason = graph, finish_reason
         with torch.cuda.device(finish_reason.device):
-            self._loop = native.module().DeviceLoop(graph.raw_cuda_graph(), finish_reason.data_ptr(), len(finish_reason),
-                                                    self.iterations.data_ptr(), limit)
+            self._loop = native.module().DeviceLoop(
+                graph.raw_cuda_graph(), finish_reason.data_ptr(), len(finish_reason), self.iterations.data_ptr(), limit
+            )
 
     def launch(self) -> None:
         """Queues a generation on the current stream of the graph's device.  Raises RuntimeError."""

@@ -66,9 +66,20 @@ class OrderedState:
         self.rows: dict[OrderedCall, Rows] = {}
 
     @classmethod
-    def start(cls, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, window: int, waiting: int, capacity: int,
-              stops: Sequence[Sequence[int]], seeds: Sequence[int], device: torch.device, calls: int | None = None,
-              log_q: tuple[int, torch.dtype] | None = None) -> OrderedState:
+    def start(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        window: int,
+        waiting: int,
+        capacity: int,
+        stops: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        device: torch.device,
+        calls: int | None = None,
+        log_q: tuple[int, torch.dtype] | None = None,
+    ) -> OrderedState:
         """State before the first call: the prompts, nothing cached, and the first window in textual order.
 
         ``capacity``, ``calls`` and ``log_q`` as in `packed_ss.state.DecodeState.start`; ``waiting``: P.
@@ -91,13 +102,25 @@ class OrderedState:
         longest = max((len(stop) for stop in stops), default=1)
         vocab, dtype = log_q or (0, torch.float32)
         return cls(
-            tokens=tokens.to(device), length=known(lengths), cache_len=whole(n), finish_reason=whole(n), nfe=whole(n),
-            advances=whole(n, calls or 2 * max_new_tokens + 3), end=known([length + max_new_tokens for length in lengths]),
-            stopped=whole(n), prompt_length=known(lengths),
+            tokens=tokens.to(device),
+            length=known(lengths),
+            cache_len=whole(n),
+            finish_reason=whole(n),
+            nfe=whole(n),
+            advances=whole(n, calls or 2 * max_new_tokens + 3),
+            end=known([length + max_new_tokens for length in lengths]),
+            stopped=whole(n),
+            prompt_length=known(lengths),
             stops=known([[-1] * (longest - len(stop)) + list(stop) for stop in stops]).view(len(stops), longest),
-            order=order.to(device), draft=whole(n, window, fill=-1), waiting=whole(n, waiting, fill=-1),
-            cached=torch.arange(width, dtype=torch.int32, device=device).repeat(n, 1), source=whole(n, width), moved=whole(n),
-            retained=whole(n, 2), consulted=whole(n, 2), seed=torch.tensor(seeds, dtype=torch.int64, device=device),
+            order=order.to(device),
+            draft=whole(n, window, fill=-1),
+            waiting=whole(n, waiting, fill=-1),
+            cached=torch.arange(width, dtype=torch.int32, device=device).repeat(n, 1),
+            source=whole(n, width),
+            moved=whole(n),
+            retained=whole(n, 2),
+            consulted=whole(n, 2),
+            seed=torch.tensor(seeds, dtype=torch.int64, device=device),
             draft_log_q=torch.zeros((n, window if vocab else 0, vocab), dtype=dtype, device=device),
         )
 

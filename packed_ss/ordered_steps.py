@@ -64,15 +64,34 @@ class OrderedSteps:
         if self.native:
             raise ValueError(f"temperature is {request.temperature} with the native schedule, which is greedy: 0 is accepted")
         if self.policy != "left_to_right":
-            raise ValueError(f"order is {self.policy!r} with temperature {request.temperature}, but above 0 left_to_right is "
-                             "accepted: another order would depend on the draws")
+            raise ValueError(
+                f"order is {self.policy!r} with temperature {request.temperature}, but above 0 left_to_right is "
+                "accepted: another order would depend on the draws"
+            )
 
-    def new_state(self, request: Request, device: torch.device, *, capacity: int, stops: Sequence[Sequence[int]],
-                  calls: int | None = None, log_q: tuple[int, torch.dtype] | None = None) -> OrderedState:
+    def new_state(
+        self,
+        request: Request,
+        device: torch.device,
+        *,
+        capacity: int,
+        stops: Sequence[Sequence[int]],
+        calls: int | None = None,
+        log_q: tuple[int, torch.dtype] | None = None,
+    ) -> OrderedState:
         """The state before the first call; arguments as those of `OrderedState.start`."""
         return OrderedState.start(
-            request.prompts, max_new_tokens=request.max_new_tokens, window=self.window, waiting=self.waiting, capacity=capacity,
-            stops=stops, seeds=request.seeds, device=device, calls=calls, log_q=log_q)
+            request.prompts,
+            max_new_tokens=request.max_new_tokens,
+            window=self.window,
+            waiting=self.waiting,
+            capacity=capacity,
+            stops=stops,
+            seeds=request.seeds,
+            device=device,
+            calls=calls,
+            log_q=log_q,
+        )
 
     def prefilled(self, state: OrderedState) -> None:
         """The prompt's keys and values are in the cache, all of them."""
@@ -97,8 +116,13 @@ class OrderedSteps:
     def live(self, progress: OrderedProgress, request: Request, call: OrderedCall) -> OrderedCall:
         """The call without the rows of ranks and waiting tokens that no running sequence has."""
         window = max(progress.open_positions)
-        return OrderedCall(min(call.waiting_rows, max(progress.waiting)), window, call.drafts, call.verifies,
-                           tuple(cut for cut in call.cuts if cut < window))
+        return OrderedCall(
+            min(call.waiting_rows, max(progress.waiting)),
+            window,
+            call.drafts,
+            call.verifies,
+            tuple(cut for cut in call.cuts if cut < window),
+        )
 
     def buffers(self, state: OrderedState, call: OrderedCall) -> Rows:
         """The input buffers of a call's shape, kept with the state; their cache_len is the state's."""
@@ -112,13 +136,35 @@ class OrderedSteps:
         """The rows and the tail mask of a call, written from the state."""
         rows = self.buffers(state, call)
         torch.ops.packed_ss.pack_ordered(
-            state.tokens, state.cache_len, state.order, state.draft, state.waiting, self.config.mask_token_id, spare_slot,
-            call.waiting_rows, call.window, call.drafts, call.verifies, call.cuts, rows.ids, rows.positions, rows.slots,
-            rows.tail_mask, state.consulted)
+            state.tokens,
+            state.cache_len,
+            state.order,
+            state.draft,
+            state.waiting,
+            self.config.mask_token_id,
+            spare_slot,
+            call.waiting_rows,
+            call.window,
+            call.drafts,
+            call.verifies,
+            call.cuts,
+            rows.ids,
+            rows.positions,
+            rows.slots,
+            rows.tail_mask,
+            state.consulted,
+        )
         return rows
 
-    def resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
-                following: OrderedCall | None, cache: SlotCache) -> None:
+    def resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: OrderedState,
+        request: Request,
+        call: OrderedCall,
+        following: OrderedCall | None,
+        cache: SlotCache,
+    ) -> None:
         """Advances the state by a call's logits, and writes the rows of the ``following`` call where its shape is known."""
         (logits,) = outputs
         logits.index_fill_(-1, self._excluded_ids(logits.device), -torch.inf)
@@ -138,8 +184,16 @@ class OrderedSteps:
             torch.ops.packed_ss.resolve_native(ids, probability, *state.operands(), call.window, THRESHOLD)
             return
         torch.ops.packed_ss.resolve_ordered(
-            ids, probability if by_confidence else None, None, *state.operands(), call.waiting_rows, call.window, call.verifies,
-            call.cuts, by_confidence)
+            ids,
+            probability if by_confidence else None,
+            None,
+            *state.operands(),
+            call.waiting_rows,
+            call.window,
+            call.verifies,
+            call.cuts,
+            by_confidence,
+        )
 
     def _resolve_sampled(self, logits: Tensor, state: OrderedState, request: Request, call: OrderedCall) -> None:
         """Verifies, resolves, and then draws the draft of the positions that are still open."""
@@ -147,19 +201,22 @@ class OrderedSteps:
         rejects = request.verification == "rejection"
         ids, accepted = state.draft.new_empty((state.draft.shape[0], 0)), None
         if call.verifies and rejects:
-            ids, accepted = torch.ops.packed_ss.verify_rows(logits, state.consulted, state.order, *sampling, state.draft,
-                                                            state.draft_log_q)
+            ids, accepted = torch.ops.packed_ss.verify_rows(
+                logits, state.consulted, state.order, *sampling, state.draft, state.draft_log_q
+            )
         elif call.verifies:
             ids = torch.empty_like(state.draft)
             torch.ops.packed_ss.draw_rows(logits, state.consulted, state.order, *sampling, int(Stream.TARGET), ids, None)
         if call.verifies:
             ids = ids[:, : call.window].contiguous()
         torch.ops.packed_ss.resolve_ordered(
-            ids, None, accepted, *state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts, False)
+            ids, None, accepted, *state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts, False
+        )
         if call.cuts:
             stream = Stream.TARGET if request.verification == "coupled" else Stream.DRAFT
-            torch.ops.packed_ss.draw_rows(logits, state.retained, state.order, *sampling, int(stream), state.draft,
-                                          state.draft_log_q if rejects else None)
+            torch.ops.packed_ss.draw_rows(
+                logits, state.retained, state.order, *sampling, int(stream), state.draft, state.draft_log_q if rejects else None
+            )
 
     def _excluded_ids(self, device: torch.device) -> Tensor:
         if device not in self._excluded:
@@ -172,6 +229,7 @@ def _permutation(order: Callable[[tuple[int, ...]], Sequence[int]], window: tupl
     returned = order(window)
     chosen = list(returned) if isinstance(returned, Iterable) else [returned]
     if len(chosen) != len(window) or any(j not in chosen for j in window):
-        raise ValueError(f"the order function returned {chosen} for the window {list(window)}, but a permutation of it is "
-                         "accepted")
+        raise ValueError(
+            f"the order function returned {chosen} for the window {list(window)}, but a permutation of it is accepted"
+        )
     return chosen

@@ -30,9 +30,21 @@ class Request:
     stops: list[list[int]]
 
 
-def check_request(config: ModelConfig, *, batch_size: int, max_length: int, input_ids: Any, max_new_tokens: Any,
-                  temperature: Any, top_k: Any, top_p: Any, seed: Any, verification: Any, eos_token_id: Any,
-                  stop_sequences: Any) -> Request:
+def check_request(
+    config: ModelConfig,
+    *,
+    batch_size: int,
+    max_length: int,
+    input_ids: Any,
+    max_new_tokens: Any,
+    temperature: Any,
+    top_k: Any,
+    top_p: Any,
+    seed: Any,
+    verification: Any,
+    eos_token_id: Any,
+    stop_sequences: Any,
+) -> Request:
     """The request as plain values.  Raises ValueError, one sentence, for anything outside the accepted ranges."""
     new = whole_number("max_new_tokens", max_new_tokens, least=0)
     prompts = prompt_lists(input_ids, config.vocab_size)
@@ -40,8 +52,10 @@ def check_request(config: ModelConfig, *, batch_size: int, max_length: int, inpu
         raise ValueError(f"{len(prompts)} prompts were given, but this decoder's batch_size is {batch_size}")
     longest = max(len(prompt) for prompt in prompts)
     if longest + new > max_length:
-        raise ValueError(f"a prompt of {longest} tokens and max_new_tokens {new} make {longest + new}, "
-                         f"but this decoder's max_length is {max_length}")
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens {new} make {longest + new}, "
+            f"but this decoder's max_length is {max_length}"
+        )
     heat = _number("temperature", temperature)
     if not 0 <= heat <= torch.finfo(torch.float32).max:
         raise ValueError(f"temperature is {temperature}, but it must be 0 or more, and a float32 number")
@@ -95,8 +109,12 @@ def prompt_lists(value: Any, vocab_size: int) -> list[list[int]]:
     """One prompt or several (1-D or 2-D integer tensor, list of ids, or list of those) as lists; ValueError for anything else."""
     if isinstance(value, torch.Tensor) and value.dim() == 2:
         value = list(value)
-    nested = isinstance(value, (list, tuple)) and len(value) > 0 and not isinstance(value[0], Integral) \
+    nested = (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and not isinstance(value[0], Integral)
         and not (isinstance(value[0], torch.Tensor) and value[0].dim() == 0)
+    )
     if isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], torch.Tensor) and value[0].dim() == 0:
         value = [token.item() for token in value]
     if not nested:

@@ -49,8 +49,11 @@ class Branched:
 
     def __init__(self, cuts: Iterable[int]) -> None:
         given = tuple(cuts)
-        if any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in given) or len(set(given)) != len(given) \
-                or 0 not in given:
+        if (
+            any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in given)
+            or len(set(given)) != len(given)
+            or 0 not in given
+        ):
             raise ValueError(f"cuts are {given}, but they must be distinct whole numbers from 0 on, with 0 among them")
         object.__setattr__(self, "cuts", tuple(sorted(given)))
 

@@ -56,9 +56,19 @@ class DecodeState:
         self.rows: dict[BlockCall, Rows] = {}
 
     @classmethod
-    def start(cls, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, block_size: int, capacity: int,
-              stops: Sequence[Sequence[int]], seeds: Sequence[int], device: torch.device, calls: int | None = None,
-              log_q: tuple[int, torch.dtype] | None = None) -> DecodeState:
+    def start(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        block_size: int,
+        capacity: int,
+        stops: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        device: torch.device,
+        calls: int | None = None,
+        log_q: tuple[int, torch.dtype] | None = None,
+    ) -> DecodeState:
         """State before the first call: the prompts, no draft, nothing cached.
 
         ``capacity`` is the number of tokens that prompt and output may take; ``calls`` the most model calls, None for what
@@ -80,9 +90,16 @@ class DecodeState:
         longest = max((len(stop) for stop in stops), default=1)
         vocab, dtype = log_q or (0, torch.float32)
         return cls(
-            tokens=tokens.to(device), length=known(lengths), cache_len=whole(n), draft=whole(n, width), draft_len=whole(n),
-            finish_reason=whole(n), nfe=whole(n), advances=whole(n, calls or 2 * max_new_tokens + 3),
-            limit=known([length + max_new_tokens for length in lengths]), prompt_length=known(lengths),
+            tokens=tokens.to(device),
+            length=known(lengths),
+            cache_len=whole(n),
+            draft=whole(n, width),
+            draft_len=whole(n),
+            finish_reason=whole(n),
+            nfe=whole(n),
+            advances=whole(n, calls or 2 * max_new_tokens + 3),
+            limit=known([length + max_new_tokens for length in lengths]),
+            prompt_length=known(lengths),
             stops=known([[-1] * (longest - len(stop)) + list(stop) for stop in stops]).view(len(stops), longest),
             seed=torch.tensor(seeds, dtype=torch.int64, device=device),
             draft_log_q=torch.zeros((n, width if vocab else 0, vocab), dtype=dtype, device=device),
@@ -100,5 +117,16 @@ class DecodeState:
 
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors that every resolve takes after the logits, in schema order."""
-        return (self.tokens, self.length, self.cache_len, self.draft, self.draft_len, self.finish_reason, self.nfe,
-                self.advances, self.limit, self.prompt_length, self.stops)
+        return (
+            self.tokens,
+            self.length,
+            self.cache_len,
+            self.draft,
+            self.draft_len,
+            self.finish_reason,
+            self.nfe,
+            self.advances,
+            self.limit,
+            self.prompt_length,
+            self.stops,
+        )

@@ -45,11 +45,26 @@ MASK_ROWS = 64  # mask rows per problem and step, whatever the block size
 
 def tiny_config() -> ModelConfig:
     """3 M parameters; head_dim x heads is not the hidden size; YaRN and the query scale act from position 64 on."""
-    rope = RopeConfig(theta=10_000.0, yarn_factor=16.0, original_max_position=64, mscale=1.0, mscale_all_dim=1.0,
-                      llama_4_scaling_beta=0.1)
-    return ModelConfig(vocab_size=VOCABULARY, hidden_size=256, num_layers=5, intermediate_size=512, num_heads=6,
-                       num_kv_heads=2, head_dim=32, rms_norm_eps=1e-5, mask_token_id=MASK, eos_token_ids=(EOS,),
-                       block_size=16, max_position=1024, dtype="bfloat16", model_type="nemotron_labs_diffusion", rope=rope)
+    rope = RopeConfig(
+        theta=10_000.0, yarn_factor=16.0, original_max_position=64, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1
+    )
+    return ModelConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        num_layers=5,
+        intermediate_size=512,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=32,
+        rms_norm_eps=1e-5,
+        mask_token_id=MASK,
+        eos_token_ids=(EOS,),
+        block_size=16,
+        max_position=1024,
+        dtype="bfloat16",
+        model_type="nemotron_labs_diffusion",
+        rope=rope,
+    )
 
 
 def make_batch(texts: list[Text], block: int, r: random.Random) -> Batch:
@@ -65,14 +80,14 @@ def make_batch(texts: list[Text], block: int, r: random.Random) -> Batch:
     for i, (prompt, answer) in enumerate(texts):
         text = torch.tensor(prompt + answer)
         ids[i, : len(text)] = text
-        targets[i, len(prompt) - 1: len(text) - 1] = text[len(prompt):]
+        targets[i, len(prompt) - 1 : len(text) - 1] = text[len(prompt) :]
         for b in range(blocks):
             first = r.randrange(len(prompt) - 1, len(text) - 1)
             at = clean + b * block
-            ids[i, at], ids[i, at + 1: at + block] = text[first], MASK
-            positions[i, at: at + block] = torch.arange(first, first + block)
-            open_ = text[first + 1: first + block]
-            targets[i, at + 1: at + 1 + len(open_)] = open_
+            ids[i, at], ids[i, at + 1 : at + block] = text[first], MASK
+            positions[i, at : at + block] = torch.arange(first, first + block)
+            open_ = text[first + 1 : first + block]
+            targets[i, at + 1 : at + 1 + len(open_)] = open_
             start[i, b] = first
     visible = torch.zeros((n, rows, rows), dtype=torch.bool)
     visible[:, :clean, :clean] = torch.ones(clean, clean).tril().bool()

@@ -62,15 +62,19 @@ def evaluate(model: Transformer, tokenizer: Tokenizer, block: int, count: int = 
     texts = [encode(tokenizer, p) for p in itertools.islice(problems(HELD_OUT_SEED, held_out=True), count)]
     batch = make_batch(texts, block, random.Random(0))
     logits, targets = predictions(model, batch)
-    right = torch.zeros_like(batch.targets[:, batch.clean_rows:], dtype=torch.bool)
-    right[batch.targets[:, batch.clean_rows:] >= 0] = logits.argmax(-1) == targets
+    right = torch.zeros_like(batch.targets[:, batch.clean_rows :], dtype=torch.bool)
+    right[batch.targets[:, batch.clean_rows :] >= 0] = logits.argmax(-1) == targets
     leading = right.view(-1, block)[:, 1:].long().cumprod(1).sum(1)
-    return {"loss": F.cross_entropy(logits, targets).item(), "right": (logits.argmax(-1) == targets).float().mean().item(),
-            "leading": leading.float().mean().item()}
+    return {
+        "loss": F.cross_entropy(logits, targets).item(),
+        "right": (logits.argmax(-1) == targets).float().mean().item(),
+        "leading": leading.float().mean().item(),
+    }
 
 
-def train(model: Transformer, tokenizer: Tokenizer, weights: list[torch.nn.Parameter], steps: int, size: int,
-          rate: float) -> None:
+def train(
+    model: Transformer, tokenizer: Tokenizer, weights: list[torch.nn.Parameter], steps: int, size: int, rate: float
+) -> None:
     """Trains ``weights`` for ``steps`` batches of ``size`` problems."""
     optimizer = torch.optim.AdamW(weights, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     for step, batch in track(zip(range(steps), batches(tokenizer, size, FIRST_STEP), strict=False), "adapter", steps):

@@ -63,10 +63,27 @@ def tiny_set_config() -> ModelConfig:
 
     A mask row needs a layer to read the token before it, hence one layer more than "tiny" has.
     """
-    return ModelConfig(vocab_size=VOCABULARY, hidden_size=256, num_layers=6, intermediate_size=512, num_heads=6,
-                       num_kv_heads=2, head_dim=32, rms_norm_eps=1e-6, mask_token_id=MASK, eos_token_ids=(EOS,),
-                       max_position=1024, qk_norm=True, tie_word_embeddings=True, dtype="bfloat16", model_type="bd3lm",
-                       rope=RopeConfig(theta=10_000.0), layout="ordered", horizon=max(SPREADS), excluded_token_ids=(MASK,))
+    return ModelConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        num_layers=6,
+        intermediate_size=512,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=32,
+        rms_norm_eps=1e-6,
+        mask_token_id=MASK,
+        eos_token_ids=(EOS,),
+        max_position=1024,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        model_type="bd3lm",
+        rope=RopeConfig(theta=10_000.0),
+        layout="ordered",
+        horizon=max(SPREADS),
+        excluded_token_ids=(MASK,),
+    )
 
 
 def draw_order(length: int, r: random.Random) -> list[int]:
@@ -106,9 +123,9 @@ def make_batch(texts: list[Text], r: random.Random) -> Batch:
         ids[i, : p + a] = torch.tensor(prompt + [answer[j] for j in order])
         ids[i, verifier], ids[i, drafting] = MASK, MASK
         positions[i, : p + a] = torch.tensor([*range(p), *(p + j for j in order)])
-        positions[i, verifier] = positions[i, p: p + a]
+        positions[i, verifier] = positions[i, p : p + a]
         positions[i, drafting] = torch.tensor([p + j for _, j in drafts])
-        targets[i, verifier] = ids[i, p: p + a]
+        targets[i, verifier] = ids[i, p : p + a]
         targets[i, drafting] = torch.tensor([answer[j] if j < a else EOS for _, j in drafts])
         seen[i, : p + a] = torch.arange(1, p + a + 1)
         seen[i, verifier] = torch.arange(p, p + a)
@@ -149,14 +166,14 @@ def answers_left_to_right(model: Transformer, prompts: list[list[int]], most: in
         for i, token in zip(running, logits.argmax(-1).tolist(), strict=True):
             texts[i].append(token)
         running = [i for i in running if texts[i][-1] != EOS]
-    return [text[len(prompt):] for text, prompt in zip(texts, prompts, strict=True)]
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
 def right_answers(model: Transformer, tokenizer: Tokenizer, tested: list[Problem], size: int = 50) -> int:
     """How many of the problems get the right final answer, greedy and left to right."""
     right = 0
     for begin in range(0, len(tested), size):
-        part = tested[begin: begin + size]
+        part = tested[begin : begin + size]
         for problem, answer in zip(part, answers_left_to_right(model, [encode(tokenizer, p)[0] for p in part]), strict=True):
             right += final_answer(tokenizer.decode(answer)) == problem.answer
     return right
@@ -176,8 +193,12 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="do not train; answer the held-out problems with the last save")
     args = parser.parse_args()
     if not args.evaluate:
-        train(Recipe(tiny_set_config(), batches, ("verifier", "draft"),
-                     lambda model, out: write_setdlm(model, out, pad_token_id=PAD)), args)
+        train(
+            Recipe(
+                tiny_set_config(), batches, ("verifier", "draft"), lambda model, out: write_setdlm(model, out, pad_token_id=PAD)
+            ),
+            args,
+        )
     evaluate(args)
 
 

@@ -48,10 +48,15 @@ def train_tokenizer() -> Tokenizer:
     """Byte-level BPE over the problems' own text; every digit is a token of its own, with the space before it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(r" ?\d"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        [pre_tokenizers.Split(Regex(r" ?\d"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=list(SPECIAL), show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     sample = itertools.islice(problems(TRAIN_SEED - 1), 20_000)
     tokenizer.train_from_iterator((text for p in sample for text in (p.question, p.solution)), trainer)
     return tokenizer
@@ -63,8 +68,9 @@ def encode(tokenizer: Tokenizer, problem: Problem) -> Text:
     return prompt, [*tokenizer.encode(problem.solution, add_special_tokens=False).ids, EOS]
 
 
-def text_batches(tokenizer: Tokenizer, size: int, step: int,
-                 draw: Callable[[random.Random], Any]) -> Iterator[tuple[list[Text], Any, random.Random]]:
+def text_batches(
+    tokenizer: Tokenizer, size: int, step: int, draw: Callable[[random.Random], Any]
+) -> Iterator[tuple[list[Text], Any, random.Random]]:
     """The problems of each step from ``step`` on, similar in length, with what ``draw`` draws for the step and its randomness."""
     for pool in itertools.count(step // POOL_STEPS):
         r = random.Random(TRAIN_SEED * 1_000_003 + pool)
@@ -75,7 +81,7 @@ def text_batches(tokenizer: Tokenizer, size: int, step: int,
         for k, chunk in enumerate(order):
             drawn, seed = draw(r), r.randrange(2**62)
             if pool * POOL_STEPS + k >= step:
-                yield texts[chunk * size: (chunk + 1) * size], drawn, random.Random(seed)
+                yield texts[chunk * size : (chunk + 1) * size], drawn, random.Random(seed)
 
 
 @dataclass
@@ -98,8 +104,9 @@ def hidden(model: Transformer, batch: Batch, proposal_rows: int = 0) -> Tensor:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if scale is not None:
             q = q * scale[..., None, None].to(q.dtype)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                             attn_mask=batch.visible, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=batch.visible, enable_gqa=True
+        )
         return out.transpose(1, 2)
 
     x, update = model.embed(batch.ids), None
@@ -116,8 +123,10 @@ def losses(model: Transformer, batch: Batch) -> tuple[list[Tensor], list[Tensor]
         for part in batch.parts:
             wanted = batch.targets[:, part] >= 0
             out.append((model.head(model.norm(x[:, part][wanted])).float(), batch.targets[:, part][wanted]))
-    return ([F.cross_entropy(logits, target) for logits, target in out],
-            [(logits.argmax(-1) == target).float().mean() for logits, target in out])
+    return (
+        [F.cross_entropy(logits, target) for logits, target in out],
+        [(logits.argmax(-1) == target).float().mean() for logits, target in out],
+    )
 
 
 def learning_rate(step: int, steps: int, decay: float = 0.4, warm: int = 100) -> float:
@@ -159,8 +168,10 @@ def train(recipe: Recipe, args: argparse.Namespace) -> None:
     model = first_weights(recipe.config, args.seed)
     matrices = [w for n, w in model.named_parameters() if w.dim() == 2 and n.startswith("blocks")]
     others = [w for n, w in model.named_parameters() if w.dim() != 2 or not n.startswith("blocks")]
-    optimizers = [torch.optim.Muon(matrices, lr=args.rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-                  torch.optim.AdamW(others, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=args.rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
     first, save = 0, work / "state.pt"
     if save.exists():
         state = torch.load(save, weights_only=True)
@@ -206,13 +217,22 @@ def write_texts(tokenizer: Tokenizer, out: Path) -> None:
     """What stands beside the weights in a checkpoint folder: the tokenizer with its chat template, and the held-out problems."""
     from transformers import PreTrainedTokenizerFast
 
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", mask_token="<mask>",
-                                      pad_token="<pad>", additional_special_tokens=["<|user|>", "<|assistant|>"],
-                                      clean_up_tokenization_spaces=False, model_max_length=1024)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        mask_token="<mask>",
+        pad_token="<pad>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
     wrapped.chat_template = CHAT_TEMPLATE
     wrapped.save_pretrained(out)
-    lines = [json.dumps({"question": p.question, "solution": p.solution, "answer": p.answer})
-             for p in itertools.islice(problems(HELD_OUT_SEED, held_out=True), HELD_OUT_PROBLEMS)]
+    lines = [
+        json.dumps({"question": p.question, "solution": p.solution, "answer": p.answer})
+        for p in itertools.islice(problems(HELD_OUT_SEED, held_out=True), HELD_OUT_PROBLEMS)
+    ]
     (out / "held_out.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -66,14 +66,21 @@ class Operands:
 
     def want(self) -> Tensor:
         """Layer 0 in float32, [R, Hq, D]."""
-        return attention.tail_attention(self.q.float(), self.keys[0].float(), self.values[0].float(), self.cache_len,
-                                        self.tail_mask, self.scale)[0]
+        return attention.tail_attention(
+            self.q.float(), self.keys[0].float(), self.values[0].float(), self.cache_len, self.tail_mask, self.scale
+        )[0]
 
 
 def contenders(operands: Operands) -> Iterator[tuple[str, Callable[[], Layer]]]:
     """By name, what makes a function that computes a layer, [R, Hq, D]; making or calling it may raise."""
-    yield OURS, lambda: lambda i: torch.ops.packed_ss.tail_attention(
-        operands.q, operands.keys[i], operands.values[i], operands.cache_len, operands.tail_mask, operands.scale)[0]
+    yield (
+        OURS,
+        lambda: (
+            lambda i: torch.ops.packed_ss.tail_attention(
+                operands.q, operands.keys[i], operands.values[i], operands.cache_len, operands.tail_mask, operands.scale
+            )[0]
+        ),
+    )
     yield "sdpa, expanded keys", lambda: _sdpa(operands, expanded=True)
     yield "sdpa, grouped heads", lambda: _sdpa(operands, expanded=False)
     yield "flashinfer, custom mask", lambda: _flashinfer(operands)
@@ -98,7 +105,8 @@ def _flashinfer(o: Operands) -> Layer:
 
     q = o.q[0].contiguous()
     return lambda i: flashinfer.single_prefill_with_kv_cache(
-        q, o.used(o.keys, i), o.used(o.values, i), custom_mask=o.visible, kv_layout="NHD", sm_scale=o.scale)
+        q, o.used(o.keys, i), o.used(o.values, i), custom_mask=o.visible, kv_layout="NHD", sm_scale=o.scale
+    )
 
 
 def _flex(o: Operands) -> Layer:
@@ -126,17 +134,37 @@ def run(bench: Bench, results: Results) -> None:
         if bench.left < FLEX_SECONDS:
             results.row(f"flex_attention, prefix {prefix}", "not measured", note="too little of the stage's time is left")
         elif prefix in bench.sizes.attention_prefixes:
-            _prefix(bench, runtime, results, prefix, bandwidth, lambda operands: iter([next(contenders(operands)), (
-                "flex_attention", lambda: _flex(operands))]))
+            _prefix(
+                bench,
+                runtime,
+                results,
+                prefix,
+                bandwidth,
+                lambda operands: iter([next(contenders(operands)), ("flex_attention", lambda: _flex(operands))]),
+            )
 
 
-def _prefix(bench: Bench, runtime: Any, results: Results, prefix: int, bandwidth: dict[str, float],
-            which: Callable[[Operands], Iterator[tuple[str, Callable[[], Layer]]]]) -> None:
+def _prefix(
+    bench: Bench,
+    runtime: Any,
+    results: Results,
+    prefix: int,
+    bandwidth: dict[str, float],
+    which: Callable[[Operands], Iterator[tuple[str, Callable[[], Layer]]]],
+) -> None:
     operands = Operands(bench, prefix)
     want, samplers = operands.want(), {}
-    entry: dict[str, Any] = {"prefix": prefix, "rows": operands.rows, "layers": operands.layers, "bytes": operands.bytes_read,
-                             "floor_us": operands.bytes_read / bandwidth["read_gb_s"] / 1e3, "flops": operands.flops,
-                             "errors": {}, "obstacles": {}, "us": {}}
+    entry: dict[str, Any] = {
+        "prefix": prefix,
+        "rows": operands.rows,
+        "layers": operands.layers,
+        "bytes": operands.bytes_read,
+        "floor_us": operands.bytes_read / bandwidth["read_gb_s"] / 1e3,
+        "flops": operands.flops,
+        "errors": {},
+        "obstacles": {},
+        "us": {},
+    }
     for name, make in which(operands):
         try:
             layer = make()
@@ -160,6 +188,7 @@ def _prefix(bench: Bench, runtime: Any, results: Results, prefix: int, bandwidth
 
 def sampler(runtime: Any, layer: Layer, layers: int, entry: dict[str, Any], name: str) -> Sampler:
     """All layers in one graph, or called one by one where they cannot be captured, which the entry then says."""
+
     def run_all() -> None:
         for i in range(layers):
             layer(i)
@@ -180,10 +209,15 @@ def _rows(results: Results, entry: dict[str, Any]) -> None:
         error = entry["errors"][name]
         beside = f"; {time / ours:.2f} x ours" if ours and name != OURS else ""
         uncaptured = "; not captured" if name in entry.get("uncaptured", {}) else ""
-        results.row(f"{name}, prefix {entry['prefix']}", f"{time:.1f} µs", floor=f"{entry['floor_us']:.1f} µs",
-                    target=f"at most {target:.0f} µs" if target else "", met=time <= target if target else None,
-                    note=f"{entry['bytes'] / time / 1e3:.0f} GB/s, {entry['flops'] / time / 1e6:.1f} TFLOP/s, error {error:.1e}"
-                         f"{beside}{uncaptured}")
+        results.row(
+            f"{name}, prefix {entry['prefix']}",
+            f"{time:.1f} µs",
+            floor=f"{entry['floor_us']:.1f} µs",
+            target=f"at most {target:.0f} µs" if target else "",
+            met=time <= target if target else None,
+            note=f"{entry['bytes'] / time / 1e3:.0f} GB/s, {entry['flops'] / time / 1e6:.1f} TFLOP/s, error {error:.1e}"
+            f"{beside}{uncaptured}",
+        )
         if name == OURS and not error <= ACCEPTED:
             results.fail(f"{name}, prefix {entry['prefix']}: relative error {error:.2e}")
     for name, why in entry["obstacles"].items():

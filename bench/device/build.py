@@ -21,8 +21,12 @@ from packed_ss.ops import native
 print(json.dumps({"native": native.info(), **cuda.info()}, default=str))
 """
 #: What to go without where the package cannot be imported as it is.
-_WITHOUT: tuple[dict[str, str], ...] = ({}, {"PACKED_SS_TRITON": "0"}, {"PACKED_SS_NATIVE": "0"},
-                                        {"PACKED_SS_TRITON": "0", "PACKED_SS_NATIVE": "0"})
+_WITHOUT: tuple[dict[str, str], ...] = (
+    {},
+    {"PACKED_SS_TRITON": "0"},
+    {"PACKED_SS_NATIVE": "0"},
+    {"PACKED_SS_TRITON": "0", "PACKED_SS_NATIVE": "0"},
+)
 #: Seconds that are kept for asking.
 _ASKING = 25.0
 
@@ -31,13 +35,18 @@ def run(bench: Bench, results: Results) -> None:
     """Builds, then imports the package; what has to be switched off for that holds for every later stage."""
     major, minor = torch.cuda.get_device_capability(bench.device)
     jobs = os.cpu_count() or 1
-    settings = {"PACKED_SS_CUDA": "on", "PACKED_SS_CUDA_ARCHITECTURES": f"{major}{minor}-real", "PACKED_SS_REQUIRE_NATIVE": "1",
-                "MAX_JOBS": str(jobs)}
+    settings = {
+        "PACKED_SS_CUDA": "on",
+        "PACKED_SS_CUDA_ARCHITECTURES": f"{major}{minor}-real",
+        "PACKED_SS_REQUIRE_NATIVE": "1",
+        "MAX_JOBS": str(jobs),
+    }
     results.put("settings", settings)
     results.put("nvcc", machine.compiler())
     root = bench.script.parents[1]
-    ended = run_process([bench.python, "setup.py", "build_ext", "--inplace"], cwd=root, environment=settings,
-                        limit=bench.left - _ASKING)
+    ended = run_process(
+        [bench.python, "setup.py", "build_ext", "--inplace"], cwd=root, environment=settings, limit=bench.left - _ASKING
+    )
     print(ended.output, flush=True)
     results.put("seconds", round(ended.seconds, 1))
     if ended.reason():
@@ -61,9 +70,11 @@ def ask(bench: Bench, results: Results) -> None:
     results.put("package", facts)
     results.put("environment", without)
     kernels = facts["kernels"]
-    results.row("operators", ", ".join(f"{sum(kind == one for one in kernels.values())} {kind}"
-                                       for kind in ("native", "triton", "torch")), note=", ".join(
-        f"{name} by {kind}" for name, kind in kernels.items() if kind != "native"))
+    results.row(
+        "operators",
+        ", ".join(f"{sum(kind == one for one in kernels.values())} {kind}" for kind in ("native", "triton", "torch")),
+        note=", ".join(f"{name} by {kind}" for name, kind in kernels.items() if kind != "native"),
+    )
     results.row("device loop", "yes" if not facts["device_loop"] else "no", note=facts["device_loop"])
     results.row("glue", facts["glue"])
 

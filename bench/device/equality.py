@@ -71,13 +71,17 @@ def run(bench: Bench, results: Results) -> None:
             if "raised" in entry:
                 results.fail(f"{entry['what']}: {entry['raised']}")
             elif wrong := [one for one in entry.get("teacher_forced", ()) if one["gap"] > AMISS[dtype]]:
-                results.fail(f"{entry['what']}: {len(wrong)} tokens are not those of a plain causal pass, the first (problem "
-                             f"{wrong[0]['problem']}) at token {wrong[0]['token']}, by {wrong[0]['gap']:.2g}")
+                results.fail(
+                    f"{entry['what']}: {len(wrong)} tokens are not those of a plain causal pass, the first (problem "
+                    f"{wrong[0]['problem']}) at token {wrong[0]['token']}, by {wrong[0]['gap']:.2g}"
+                )
             elif entry["different"] and dtype == torch.float32:
                 first = entry["mismatches"][0]
-                results.fail(f"{entry['what']}: {entry['different']} of {entry['problems']} texts differ in float32, the first "
-                             f"(problem {first['problem']}) at token {first['token']}, where the best score leads by "
-                             f"{first['top_two_gap']:.2g}")
+                results.fail(
+                    f"{entry['what']}: {entry['different']} of {entry['problems']} texts differ in float32, the first "
+                    f"(problem {first['problem']}) at token {first['token']}, where the best score leads by "
+                    f"{first['top_two_gap']:.2g}"
+                )
         _summarise(results, name, str(dtype).removeprefix("torch."))
 
 
@@ -97,12 +101,19 @@ def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int
         baseline: list[list[int]] | None = None
         runs: list[tuple[str, Any, dict[str, Any]]] = [
             (f"{getattr(schedule, 'cuts', schedule)}, {loop}", schedule, {"loop": loop, "head": head})
-            for loop in loops for schedule in SCHEDULES]
+            for loop in loops
+            for schedule in SCHEDULES
+        ]
         if head == "logits":
             runs.append(("plain loop, autoregressive", "autoregressive", {}))
         for name, schedule, options in runs:
-            entry: dict[str, Any] = {"what": f"{label}, {dtype}, {mode}, {name}", "model": label, "dtype": dtype, "mode": mode,
-                                     "problems": len(prompts)}
+            entry: dict[str, Any] = {
+                "what": f"{label}, {dtype}, {mode}, {name}",
+                "model": label,
+                "dtype": dtype,
+                "mode": mode,
+                "problems": len(prompts),
+            }
             try:
                 made = kind if options else packed_ss.Decoder
                 decoder = made(model, schedule, **shape, **options)
@@ -115,16 +126,22 @@ def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int
                 baseline = texts
                 if not sampling:
                     entry["teacher_forced"] = teacher_forced(model, prompts, texts)
-            mismatches = [gap(model, i, prompts[i], want, got, sampling) for i, (want, got) in enumerate(zip(baseline, texts,
-                          strict=True)) if want != got]
+            mismatches = [
+                gap(model, i, prompts[i], want, got, sampling)
+                for i, (want, got) in enumerate(zip(baseline, texts, strict=True))
+                if want != got
+            ]
             yield entry | {"different": len(mismatches), "tokens": sum(map(len, texts)), "mismatches": mismatches}
 
 
 def teacher_forced(model: Transformer, prompts: list[list[int]], texts: list[list[int]]) -> list[dict[str, Any]]:
     """Tokens of the texts that are not the argmax of a plain causal pass over them, with the gap to it."""
     pairs = enumerate(zip(prompts, texts, strict=True))
-    return [{"problem": i, "token": wrong.index, "gap": wrong.gap} for i, (prompt, text) in pairs
-            for wrong in verify(model, prompt, text).mismatches]
+    return [
+        {"problem": i, "token": wrong.index, "gap": wrong.gap}
+        for i, (prompt, text) in pairs
+        for wrong in verify(model, prompt, text).mismatches
+    ]
 
 
 def loop_of(decoder: packed_ss.Decoder) -> str:
@@ -138,14 +155,20 @@ def decoded(decoder: packed_ss.Decoder, prompts: Sequence[list[int]], new: int, 
     """The text of every prompt; prompt i is decoded with seed i whatever the batch."""
     texts: list[list[int]] = []
     for i in range(0, len(prompts), decoder.batch_size):
-        batch = prompts[i: i + decoder.batch_size]
+        batch = prompts[i : i + decoder.batch_size]
         out = decoder.generate(batch, new, seed=list(range(i, i + len(batch))), **sampling)
         texts += [tokens.tolist() for tokens in out.tokens]
     return texts
 
 
-def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], got: list[int], sampling: dict[str, Any],
-        ) -> dict[str, Any]:
+def gap(
+    model: Transformer,
+    problem: int,
+    prompt: list[int],
+    want: list[int],
+    got: list[int],
+    sampling: dict[str, Any],
+) -> dict[str, Any]:
     """Where two texts part, and by how much the scores of a plain causal pass in this dtype differ there.
 
     top_two_gap: of the best to the second best score (infinite where a filter keeps one token); between_gap and logit_gap: of the
@@ -154,8 +177,12 @@ def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], go
     same = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
     entry: dict[str, Any] = {"problem": problem, "token": same}
     if same == min(len(want), len(got)):
-        return entry | {"tokens": [want[same:same + 1], got[same:same + 1]], "top_two_gap": float("nan"),
-                        "between_gap": float("nan"), "logit_gap": float("nan")}
+        return entry | {
+            "tokens": [want[same : same + 1], got[same : same + 1]],
+            "top_two_gap": float("nan"),
+            "between_gap": float("nan"),
+            "logit_gap": float("nan"),
+        }
     logits = scores = next_logits(model, prompt, want[:same])
     if sampling:
         seed, place = torch.tensor([problem]), torch.tensor([[len(prompt) + same]], dtype=torch.int32)
@@ -163,8 +190,12 @@ def gap(model: Transformer, problem: int, prompt: list[int], want: list[int], go
         scores = process(scores, sampling["temperature"], sampling["top_k"], sampling["top_p"]) + noise
     best = scores.topk(2).values.tolist()
     between, apart = (float((of[want[same]] - of[got[same]]).abs()) for of in (scores, logits))
-    return entry | {"tokens": [want[same], got[same]], "top_two_gap": best[0] - best[1], "between_gap": between,
-                    "logit_gap": apart}
+    return entry | {
+        "tokens": [want[same], got[same]],
+        "top_two_gap": best[0] - best[1],
+        "between_gap": between,
+        "logit_gap": apart,
+    }
 
 
 def next_logits(model: Transformer, prompt: list[int], text: list[int]) -> Tensor:
@@ -177,15 +208,21 @@ def next_logits(model: Transformer, prompt: list[int], text: list[int]) -> Tenso
 def _summarise(results: Results, model: str, dtype: str) -> None:
     """A line for each mode: how many texts differ, and over how wide a gap."""
     for mode in MODES:
-        entries = [entry for entry in results.values["texts"] if (entry["model"], entry["mode"], entry["dtype"]) ==
-                   (model, mode, dtype) and "raised" not in entry]
+        entries = [
+            entry
+            for entry in results.values["texts"]
+            if (entry["model"], entry["mode"], entry["dtype"]) == (model, mode, dtype) and "raised" not in entry
+        ]
         if not entries:
             continue
         total, different = (sum(entry[name] for entry in entries) for name in ("problems", "different"))
         forced = [one for entry in entries for one in entry.get("teacher_forced", ())]
         gaps = [one["top_two_gap"] for entry in entries for one in entry["mismatches"]]
         loops = sorted({entry["loop"] for entry in entries})
-        results.row(f"{model}, {dtype}, {mode}", f"{total - different} of {total} texts equal",
-                    note=f"{len(entries)} decoders, loops {', '.join(loops)}"
-                         + ("" if mode == "coupled" else f"; {len(forced)} tokens are not a plain causal pass's")
-                         + (f"; the widest top-two gap at a first difference is {max(gaps):.3g}" if gaps else ""))
+        results.row(
+            f"{model}, {dtype}, {mode}",
+            f"{total - different} of {total} texts equal",
+            note=f"{len(entries)} decoders, loops {', '.join(loops)}"
+            + ("" if mode == "coupled" else f"; {len(forced)} tokens are not a plain causal pass's")
+            + (f"; the widest top-two gap at a first difference is {max(gaps):.3g}" if gaps else ""),
+        )

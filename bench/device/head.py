@@ -35,8 +35,17 @@ def run(bench: Bench, results: Results) -> None:
             results.fail(f"{group.__name__.strip('_')}: {type(error).__name__}: {error}")
 
 
-def _compare(bench: Bench, runtime: Any, results: Results, group: str, runs: dict[str, Callable[[], Any]], count: int,
-             bytes_moved: int, rate: float, before: Callable[[], None] | None = None) -> None:
+def _compare(
+    bench: Bench,
+    runtime: Any,
+    results: Results,
+    group: str,
+    runs: dict[str, Callable[[], Any]],
+    count: int,
+    bytes_moved: int,
+    rate: float,
+    before: Callable[[], None] | None = None,
+) -> None:
     """Times of ``runs``, each of which does its work ``count`` times and moves ``bytes_moved`` bytes for each of those."""
     samplers: dict[str, Sampler] = {}
     entry: dict[str, Any] = {"group": group, "bytes": bytes_moved, "floor_us": bytes_moved / rate / 1e3, "obstacles": {}}
@@ -51,32 +60,61 @@ def _compare(bench: Bench, runtime: Any, results: Results, group: str, runs: dic
     results.add("groups", entry)
     first = next(iter(entry["us"].values()), None)
     for name, time in entry["us"].items():
-        results.row(f"{group}: {name}", f"{time:.1f} µs", floor=f"{entry['floor_us']:.1f} µs",
-                    note=f"{bytes_moved / time / 1e3:.0f} GB/s" + (f", {time / first:.2f} x the first" if time != first else ""))
+        results.row(
+            f"{group}: {name}",
+            f"{time:.1f} µs",
+            floor=f"{entry['floor_us']:.1f} µs",
+            note=f"{bytes_moved / time / 1e3:.0f} GB/s" + (f", {time / first:.2f} x the first" if time != first else ""),
+        )
 
 
 def _heads(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, float]) -> None:
     """Hidden rows to a resolved state: linear_argmax and resolve_argmax, or the product and resolve_greedy."""
     sizes, device, rows = bench.sizes, bench.device, 2 * bench.sizes.block_size
     generator = torch.Generator(device).manual_seed(0)
-    weight = torch.empty((sizes.vocab, sizes.hidden), dtype=bench.dtype, device=device).normal_(0, sizes.hidden**-0.5,
-                                                                                               generator=generator)
+    weight = torch.empty((sizes.vocab, sizes.hidden), dtype=bench.dtype, device=device).normal_(
+        0, sizes.hidden**-0.5, generator=generator
+    )
     x = torch.empty((1, rows, sizes.hidden), dtype=bench.dtype, device=device).normal_(generator=generator)
     made = Operands(bench, "greedy", copies=1)
     call, rows_of, state = made.call, made.rows[0], made.states[0]
 
     def resolve(kernel: Callable[..., None], *outputs: Tensor) -> None:
-        kernel(*outputs, *state.operands(), call.verifier_rows, call.block_size, list(call.cuts), 0, 3, call.verifier_rows,
-               list(call.cuts), rows_of.ids, rows_of.positions, rows_of.slots)
+        kernel(
+            *outputs,
+            *state.operands(),
+            call.verifier_rows,
+            call.block_size,
+            list(call.cuts),
+            0,
+            3,
+            call.verifier_rows,
+            list(call.cuts),
+            rows_of.ids,
+            rows_of.positions,
+            rows_of.slots,
+        )
 
     op = torch.ops.packed_ss
-    runs = {"linear_argmax": lambda: op.linear_argmax(x, weight), "product": lambda: F.linear(x, weight),
-            "linear_argmax, resolve_argmax": lambda: resolve(op.resolve_argmax, *op.linear_argmax(x, weight)),
-            "product, resolve_greedy": lambda: resolve(op.resolve_greedy, F.linear(x, weight)),
-            "product, argmax": lambda: F.linear(x, weight).argmax(-1)}
+    runs = {
+        "linear_argmax": lambda: op.linear_argmax(x, weight),
+        "product": lambda: F.linear(x, weight),
+        "linear_argmax, resolve_argmax": lambda: resolve(op.resolve_argmax, *op.linear_argmax(x, weight)),
+        "product, resolve_greedy": lambda: resolve(op.resolve_greedy, F.linear(x, weight)),
+        "product, argmax": lambda: F.linear(x, weight).argmax(-1),
+    }
     results.put("kernels", ops.kernels(device.type))
-    _compare(bench, runtime, results, f"head, {rows} rows", runs, 1, weight.numel() * weight.itemsize, bandwidth["read_gb_s"],
-             made.restore)
+    _compare(
+        bench,
+        runtime,
+        results,
+        f"head, {rows} rows",
+        runs,
+        1,
+        weight.numel() * weight.itemsize,
+        bandwidth["read_gb_s"],
+        made.restore,
+    )
 
 
 def _rope(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, float]) -> None:
@@ -94,11 +132,13 @@ def _rope(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, flo
         def run_all() -> None:
             for cache in caches:
                 kernel(q, k, v, cos, sin, scale, slots, *cache)
+
         return run_all
 
     runs = {name: each(kernel) for name, kernel in kernels.items()}
-    _compare(bench, runtime, results, f"rope_store, {rows} rows", runs, layers, 2 * qkv.numel() * qkv.itemsize,
-             bandwidth["copy_gb_s"])
+    _compare(
+        bench, runtime, results, f"rope_store, {rows} rows", runs, layers, 2 * qkv.numel() * qkv.itemsize, bandwidth["copy_gb_s"]
+    )
 
 
 def _norm(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, float]) -> None:
@@ -110,10 +150,13 @@ def _norm(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, flo
         total = x + update
         return total, F.rms_norm(total, weight.shape, weight, eps)
 
-    runs = {name: _repeat(lambda kernel=kernel: kernel(x, update, weight, 1e-5))
-            for name, kernel in ((_used(bench), glue.add_rms_norm), ("torch", plain))}
-    _compare(bench, runtime, results, f"add_rms_norm {list(shape[1:])}", runs, ROW, 4 * x.numel() * x.itemsize,
-             bandwidth["copy_gb_s"])
+    runs = {
+        name: _repeat(lambda kernel=kernel: kernel(x, update, weight, 1e-5))
+        for name, kernel in ((_used(bench), glue.add_rms_norm), ("torch", plain))
+    }
+    _compare(
+        bench, runtime, results, f"add_rms_norm {list(shape[1:])}", runs, ROW, 4 * x.numel() * x.itemsize, bandwidth["copy_gb_s"]
+    )
 
 
 def _swiglu(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, float]) -> None:
@@ -125,8 +168,9 @@ def _swiglu(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, f
         return F.silu(gate) * up
 
     runs = {_used(bench): _repeat(lambda: glue.silu_mul(x)), "torch": _repeat(plain)}
-    _compare(bench, runtime, results, f"silu_mul {list(shape[1:])}", runs, ROW, 3 * x.numel() * x.itemsize // 2,
-             bandwidth["copy_gb_s"])
+    _compare(
+        bench, runtime, results, f"silu_mul {list(shape[1:])}", runs, ROW, 3 * x.numel() * x.itemsize // 2, bandwidth["copy_gb_s"]
+    )
 
 
 def _used(bench: Bench) -> str:

@@ -72,8 +72,16 @@ class Iteration:
         self.decoder = decoder
         options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "verification": "auto"} | sampling
         self.request: Request = check_request(
-            decoder.model.config, batch_size=1, max_length=decoder.max_length, input_ids=prompt, max_new_tokens=1000, seed=0,
-            eos_token_id=[], stop_sequences=(), **options)
+            decoder.model.config,
+            batch_size=1,
+            max_length=decoder.max_length,
+            input_ids=prompt,
+            max_new_tokens=1000,
+            seed=0,
+            eos_token_id=[],
+            stop_sequences=(),
+            **options,
+        )
         with decoder._runtime.active():
             self.state: DecodeState = decoder._start(self.request)
             decoder._first_call(self.state, self.request)
@@ -96,30 +104,51 @@ class Iteration:
     def samplers(self) -> dict[str, Sampler]:
         """The whole iteration and its calls alone, the former as the decoder has captured it."""
         runtime = self.decoder._runtime
-        return {"iteration": Sampler(runtime, self.session.graph.replay, before=self.restore, inner=REPLAYS, captured=False),
-                "calls": Sampler(runtime, self.calls, before=self.restore, inner=REPLAYS)}
+        return {
+            "iteration": Sampler(runtime, self.session.graph.replay, before=self.restore, inner=REPLAYS, captured=False),
+            "calls": Sampler(runtime, self.calls, before=self.restore, inner=REPLAYS),
+        }
 
 
-def _entry(name: str, schedule: str, calls: int, rows: int, times: dict[str, dict[str, float]], weights: int,
-           bandwidth: dict[str, float]) -> dict[str, Any]:
+def _entry(
+    name: str, schedule: str, calls: int, rows: int, times: dict[str, dict[str, float]], weights: int, bandwidth: dict[str, float]
+) -> dict[str, Any]:
     iteration, inside = (times[part]["median_ms"] for part in ("iteration", "calls"))
     floor = calls * weights / bandwidth["copy_gb_s"] / 1e6
-    return {"name": name, "schedule": schedule, "calls": calls, "rows": rows, "weight_bytes": weights, **bandwidth,
-            "times": times, "floor_ms": floor, "read_floor_ms": calls * weights / bandwidth["read_gb_s"] / 1e6,
-            "attained": floor / iteration, "outside": 1 - inside / iteration}
+    return {
+        "name": name,
+        "schedule": schedule,
+        "calls": calls,
+        "rows": rows,
+        "weight_bytes": weights,
+        **bandwidth,
+        "times": times,
+        "floor_ms": floor,
+        "read_floor_ms": calls * weights / bandwidth["read_gb_s"] / 1e6,
+        "attained": floor / iteration,
+        "outside": 1 - inside / iteration,
+    }
 
 
 def _rows(results: Results, entry: dict[str, Any], shape: str) -> None:
     judged = entry["name"] == "packed, greedy, fused head"
     attained, outside, time = entry["attained"], entry["outside"], entry["times"]["iteration"]["median_ms"]
-    results.row(f"{shape}, {entry['name']}", f"{time:.3f} ms",
-                floor=f"{entry['floor_ms']:.3f} ms", target=f"at least {ATTAINED:.0%} of it" if judged else "",
-                met=attained >= ATTAINED if judged else None,
-                note=f"{attained:.1%} of the floor, {entry['read_floor_ms'] / time:.1%} of a read's; "
-                     f"{entry['calls'] * entry['weight_bytes'] / time / 1e6:.0f} GB/s of weights; {entry['calls']} calls, "
-                     f"{entry['rows']} rows")
-    results.row("  of it outside the model", f"{outside:.2%}", target=f"at most {OUTSIDE:.0%}" if judged else "",
-                met=outside <= OUTSIDE if judged else None)
+    results.row(
+        f"{shape}, {entry['name']}",
+        f"{time:.3f} ms",
+        floor=f"{entry['floor_ms']:.3f} ms",
+        target=f"at least {ATTAINED:.0%} of it" if judged else "",
+        met=attained >= ATTAINED if judged else None,
+        note=f"{attained:.1%} of the floor, {entry['read_floor_ms'] / time:.1%} of a read's; "
+        f"{entry['calls'] * entry['weight_bytes'] / time / 1e6:.0f} GB/s of weights; {entry['calls']} calls, "
+        f"{entry['rows']} rows",
+    )
+    results.row(
+        "  of it outside the model",
+        f"{outside:.2%}",
+        target=f"at most {OUTSIDE:.0%}" if judged else "",
+        met=outside <= OUTSIDE if judged else None,
+    )
 
 
 def profile(iteration: Iteration, most: int = 25) -> Any:
@@ -133,7 +162,10 @@ def profile(iteration: Iteration, most: int = 25) -> Any:
             iteration.session.graph.replay()
             torch.cuda.synchronize()
         kernels = [(event.key[:100], event.self_device_time_total, event.count) for event in found.key_averages()]
-        return [{"kernel": name, "us": round(time, 1), "count": count}
-                for name, time, count in sorted(kernels, key=lambda one: -one[1])[:most] if time]
+        return [
+            {"kernel": name, "us": round(time, 1), "count": count}
+            for name, time, count in sorted(kernels, key=lambda one: -one[1])[:most]
+            if time
+        ]
     except Exception as error:  # CUPTI is not everywhere
         return f"the profiler does not work here: {error!r}"[:300]

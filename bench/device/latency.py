@@ -24,8 +24,16 @@ def run(bench: Bench, results: Results) -> None:
             results.row(f"{shape} shape", "not measured", note=reason)
             continue
         model = random_model(SHAPES[shape], bench.device, bench.dtype)
-        record = measure(model, f"{shape} shape", rows=sizes.rows, prefix=sizes.prefix, head="fused", seconds=4 * sizes.seconds,
-                         capacity=sizes.prefix + 3072 if bench.on_gpu else 0, copy_bytes=sizes.copy_bytes)
+        record = measure(
+            model,
+            f"{shape} shape",
+            rows=sizes.rows,
+            prefix=sizes.prefix,
+            head="fused",
+            seconds=4 * sizes.seconds,
+            capacity=sizes.prefix + 3072 if bench.on_gpu else 0,
+            copy_bytes=sizes.copy_bytes,
+        )
         results.add("records", record)
         print(table(record), flush=True)
         del model
@@ -37,11 +45,16 @@ def run(bench: Bench, results: Results) -> None:
         for fit in record["fits"]:
             low, high = fit["rows"]
             line = f"{fit['tau_ms']:.3f} ms + {1e3 * fit['delta_ms']:.2f} µs n"
-            results.row(f"{shape}, {low} to {high} rows", line, floor=floor,
-                        note=f"rms residual {fit['rms_ms']:.3f} ms, at most {100 * fit['largest_relative']:.1f} % off")
+            results.row(
+                f"{shape}, {low} to {high} rows",
+                line,
+                floor=floor,
+                note=f"rms residual {fit['rms_ms']:.3f} ms, at most {100 * fit['largest_relative']:.1f} % off",
+            )
         for rows, time in times.items():
-            results.row(f"{shape}, {rows} rows", f"{time:.3f} ms", floor=floor,
-                        note=f"{time / record['floor_ms']:.2f} times the floor")
+            results.row(
+                f"{shape}, {rows} rows", f"{time:.3f} ms", floor=floor, note=f"{time / record['floor_ms']:.2f} times the floor"
+            )
         if PACKED in times and LINEAR in times:
             ratio = times[PACKED] / times[LINEAR]
             results.row(f"{shape}, {PACKED} rows over {LINEAR}", f"{ratio:.3f}", target=f"at most {SLOWER}", met=ratio <= SLOWER)

@@ -29,15 +29,23 @@ def run(bench: Bench, results: Results) -> None:
     dtype = torch.bfloat16 if bench.on_gpu else torch.float32
     tiny = packed_ss.load_model("tiny", device=bench.device, dtype=dtype)
     problems = read_problems(tiny.source / "held_out.jsonl", max(2, bench.sizes.problems // 3))
-    _model(bench, results, "tiny", tiny, [chat_prompt(tokenizer, problem.question) for problem in problems],
-           bench.sizes.new_tokens, {})
+    _model(
+        bench,
+        results,
+        "tiny",
+        tiny,
+        [chat_prompt(tokenizer, problem.question) for problem in problems],
+        bench.sizes.new_tokens,
+        {},
+    )
     shape, model = largest_model(bench)
     prompt = torch.randint(4, model.config.vocab_size, (min(64, bench.sizes.prefix),), generator=torch.Generator().manual_seed(0))
     _model(bench, results, f"{shape} shape", model, [prompt.tolist()] * 3, bench.sizes.random_tokens, {"eos_token_id": []})
 
 
-def _model(bench: Bench, results: Results, name: str, model: Transformer, prompts: list[list[int]], new: int,
-           options: dict[str, Any]) -> None:
+def _model(
+    bench: Bench, results: Results, name: str, model: Transformer, prompts: list[list[int]], new: int, options: dict[str, Any]
+) -> None:
     longest = max(map(len, prompts)) + new
     plain: dict[str, dict[str, Any]] = {} if model.source is None else {"plain loop": {}}  # slow, and the same for any weights
     for schedule in SCHEDULES:
@@ -64,14 +72,29 @@ def _model(bench: Bench, results: Results, name: str, model: Transformer, prompt
         _rows(results, name, schedule, times, tokens, calls)
 
 
-def _rows(results: Results, name: str, schedule: str, times: dict[str, list[float]], tokens: dict[str, int],
-          calls: dict[str, int]) -> None:
+def _rows(
+    results: Results, name: str, schedule: str, times: dict[str, list[float]], tokens: dict[str, int], calls: dict[str, int]
+) -> None:
     first = next(iter(times), None)
     for way, found in times.items():
         rate = tokens[way] / sum(found)
         ratio = statistics.median(b / a for a, b in zip(found, times[first], strict=True))
-        results.add("loops", {"model": name, "schedule": schedule, "way": way, "tokens_per_second": rate, "tokens": tokens[way],
-                              "calls": calls[way], "seconds": found, "speed_over_first": ratio})
-        results.row(f"{name}, {schedule}, {way}", f"{rate:.0f} tokens/s",
-                    note=f"{1e3 * sum(found) / max(calls[way], 1):.3f} ms a call, "
-                         f"{tokens[way] / max(calls[way], 1):.2f} tokens a call, {ratio:.2f} x {first}")
+        results.add(
+            "loops",
+            {
+                "model": name,
+                "schedule": schedule,
+                "way": way,
+                "tokens_per_second": rate,
+                "tokens": tokens[way],
+                "calls": calls[way],
+                "seconds": found,
+                "speed_over_first": ratio,
+            },
+        )
+        results.row(
+            f"{name}, {schedule}, {way}",
+            f"{rate:.0f} tokens/s",
+            note=f"{1e3 * sum(found) / max(calls[way], 1):.3f} ms a call, "
+            f"{tokens[way] / max(calls[way], 1):.2f} tokens a call, {ratio:.2f} x {first}",
+        )

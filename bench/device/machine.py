@@ -23,15 +23,25 @@ def probe() -> dict[str, Any]:
     """
     import torch
 
-    facts: dict[str, Any] = {"reason": _obstacle(torch), "python": platform.python_version(), "torch": torch.__version__,
-                             "cuda": torch.version.cuda, "cpus": os.cpu_count()}
+    facts: dict[str, Any] = {
+        "reason": _obstacle(torch),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cpus": os.cpu_count(),
+    }
     facts |= {name: _version(package) for name, package in (("triton", "triton"), ("flashinfer", "flashinfer-python"))}
     if facts["reason"]:
         return facts
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
-    facts |= {"device": card.name, "capability": f"{card.major}.{card.minor}", "multiprocessors": card.multi_processor_count,
-              "memory_gib": round(card.total_memory / 2**30, 1),
-              "l2_mib": round(getattr(card, "L2_cache_size", 0) / 2**20, 1), **driver()}
+    facts |= {
+        "device": card.name,
+        "capability": f"{card.major}.{card.minor}",
+        "multiprocessors": card.multi_processor_count,
+        "memory_gib": round(card.total_memory / 2**30, 1),
+        "l2_mib": round(getattr(card, "L2_cache_size", 0) / 2**20, 1),
+        **driver(),
+    }
     return facts
 
 
@@ -66,8 +76,12 @@ def _nvidia_smi(fields: tuple[str, ...]) -> list[str]:
     if tool is None:
         return []
     try:
-        done = subprocess.run([tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", _card()],
-                              capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", _card()],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.strip().splitlines()
@@ -82,8 +96,12 @@ def _card() -> str:
 def cuda_tool(name: str) -> str | None:
     """Path of a tool of the CUDA toolkit: on PATH, beside nvcc, or in the usual folders."""
     nvcc = shutil.which("nvcc")
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), str(Path(nvcc).resolve().parents[1]) if nvcc else None,
-             "/usr/local/cuda"]
+    homes = [
+        os.environ.get("CUDA_HOME"),
+        os.environ.get("CUDA_PATH"),
+        str(Path(nvcc).resolve().parents[1]) if nvcc else None,
+        "/usr/local/cuda",
+    ]
     folders = [str(Path(home) / part) for home in homes if home for part in ("bin", name)]
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
 

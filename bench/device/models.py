@@ -15,11 +15,33 @@ __all__ = ["SHAPES", "cache_bytes", "filled_cache", "largest_model", "obstacle",
 
 
 def _public(hidden: int, layers: int, intermediate: int, theta: float = 1e6) -> ModelConfig:
-    rope = RopeConfig(theta=theta, yarn_factor=16.0, original_max_position=16384, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
-                      mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
-    return ModelConfig(vocab_size=131072, hidden_size=hidden, num_layers=layers, intermediate_size=intermediate, num_heads=32,
-                       num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, mask_token_id=100, eos_token_ids=(11,), block_size=32,
-                       max_position=262144, dtype="bfloat16", model_type="nemotron_labs_diffusion", rope=rope)
+    rope = RopeConfig(
+        theta=theta,
+        yarn_factor=16.0,
+        original_max_position=16384,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        llama_4_scaling_beta=0.1,
+    )
+    return ModelConfig(
+        vocab_size=131072,
+        hidden_size=hidden,
+        num_layers=layers,
+        intermediate_size=intermediate,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        rms_norm_eps=1e-5,
+        mask_token_id=100,
+        eos_token_ids=(11,),
+        block_size=32,
+        max_position=262144,
+        dtype="bfloat16",
+        model_type="nemotron_labs_diffusion",
+        rope=rope,
+    )
 
 
 #: Shapes by name: those of Nemotron-Labs-Diffusion, and one that a CPU runs in no time.
@@ -27,8 +49,20 @@ SHAPES = {
     "3B": _public(3072, 26, 9216),
     "8B": _public(4096, 34, 14336),
     "14B": _public(5120, 40, 16384, theta=1e9),
-    "mini": ModelConfig(vocab_size=257, hidden_size=48, num_layers=2, intermediate_size=64, num_heads=4, num_kv_heads=2,
-                        head_dim=16, rms_norm_eps=1e-5, mask_token_id=3, eos_token_ids=(1,), block_size=4, max_position=4096),
+    "mini": ModelConfig(
+        vocab_size=257,
+        hidden_size=48,
+        num_layers=2,
+        intermediate_size=64,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-5,
+        mask_token_id=3,
+        eos_token_ids=(1,),
+        block_size=4,
+        max_position=4096,
+    ),
 }
 
 

@@ -91,9 +91,13 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield _pack(device)
     packed, branched, first = BlockCall(_B, _B, (0,)), BlockCall(_B, _B, (0, 3)), BlockCall(1, _B, (0,), 1)
     linear = (BlockCall(_B, _B, ()), BlockCall(0, _B, (0,)))
-    for mode, calls in (("greedy", (packed, branched, first, *linear)), ("argmax", (packed, branched)),
-                        ("coupled", (packed, branched)), ("match", (packed, branched)),
-                        ("rejection", (packed, branched, first, *linear))):
+    for mode, calls in (
+        ("greedy", (packed, branched, first, *linear)),
+        ("argmax", (packed, branched)),
+        ("coupled", (packed, branched)),
+        ("match", (packed, branched)),
+        ("rejection", (packed, branched, first, *linear)),
+    ):
         for call in calls:
             yield _resolve(device, mode, call, (0, 1.0))
         if mode in ("coupled", "rejection"):
@@ -125,12 +129,13 @@ def _attention(device: torch.device, dtype: torch.dtype, rows: int, n: int) -> C
     mask = tables(rows - region, max(region, 1), (0,) if region else (), device).tail_mask
     for cache in caches:  # what no row sees must not reach the result
         for i in range(n):
-            cache[i, int(cache_len[i]) + rows:] = torch.nan
+            cache[i, int(cache_len[i]) + rows :] = torch.nan
     plain = ops._TORCH_KERNELS["tail_attention"]
     want = plain(q.double(), *(cache.double() for cache in caches), cache_len, mask, size**-0.5)
     name = f"{_name(dtype)}, {rows} rows, {n} sequences"
-    return Case("tail_attention", name, ERRORS[dtype],
-                lambda kernel: relative(kernel(q, *caches, cache_len, mask, size**-0.5), want))
+    return Case(
+        "tail_attention", name, ERRORS[dtype], lambda kernel: relative(kernel(q, *caches, cache_len, mask, size**-0.5), want)
+    )
 
 
 def _rope(device: torch.device, dtype: torch.dtype) -> Case:
@@ -169,8 +174,12 @@ def _noise(device: torch.device) -> Iterator[Case]:
     place = torch.tensor([[0, 5, 99], [1, 2**30, 7]], dtype=torch.int32, device=device)
     for stream in range(3):
         want = ops._TORCH_KERNELS["uniform_noise"](seed, place, stream, 1003)
-        yield Case("uniform_noise", f"stream {stream}", 0.0,
-                   lambda kernel, stream=stream, want=want: float((kernel(seed, place, stream, 1003) - want).abs().max()))
+        yield Case(
+            "uniform_noise",
+            f"stream {stream}",
+            0.0,
+            lambda kernel, stream=stream, want=want: float((kernel(seed, place, stream, 1003) - want).abs().max()),
+        )
 
 
 def _pack(device: torch.device) -> Case:
@@ -178,8 +187,18 @@ def _pack(device: torch.device) -> Case:
 
     def rows(kernel: Kernel) -> Tensor:
         buffers = [torch.full((3, call.rows), -1, dtype=torch.int32, device=device) for _ in range(3)]
-        kernel(state.tokens, state.length, state.cache_len, state.draft, state.draft_len, 3, call.verifier_rows, _B,
-               list(call.cuts), *buffers)
+        kernel(
+            state.tokens,
+            state.length,
+            state.cache_len,
+            state.draft,
+            state.draft_len,
+            3,
+            call.verifier_rows,
+            _B,
+            list(call.cuts),
+            *buffers,
+        )
         return torch.stack(buffers)
 
     want = rows(ops._TORCH_KERNELS["pack_block"])
@@ -201,13 +220,35 @@ def _resolve(device: torch.device, mode: str, call: BlockCall, filters: tuple[in
         buffers = [torch.full((3, following.rows), -1, dtype=torch.int32, device=device) for _ in range(3)]
         outputs = (logits,) if mode != "argmax" else (logits.amax(-1), logits.argmax(-1).int())
         stored = (state.draft_log_q,) if mode == "rejection" else ()
-        kernel(*outputs, *state.operands(), call.verifier_rows, _B, list(call.cuts), call.shift, 3, following.verifier_rows,
-               list(following.cuts), *buffers, *extra, *stored)
+        kernel(
+            *outputs,
+            *state.operands(),
+            call.verifier_rows,
+            _B,
+            list(call.cuts),
+            call.shift,
+            3,
+            following.verifier_rows,
+            list(following.cuts),
+            *buffers,
+            *extra,
+            *stored,
+        )
         live = torch.arange(_B - 1, device=device) < state.draft_len[:, None]
         tokens = torch.arange(state.tokens.shape[1], device=device) < state.length[:, None]
         weights = torch.where(live[:, :, None], state.draft_log_q.exp(), 0) if stored else torch.zeros(1, device=device)
-        return [state.tokens * tokens, state.length, state.cache_len, state.draft * live, state.draft_len, state.finish_reason,
-                state.nfe, state.advances, *buffers, weights]
+        return [
+            state.tokens * tokens,
+            state.length,
+            state.cache_len,
+            state.draft * live,
+            state.draft_len,
+            state.finish_reason,
+            state.nfe,
+            state.advances,
+            *buffers,
+            weights,
+        ]
 
     want = after(ops._TORCH_KERNELS[f"resolve_{mode}"])
 
@@ -226,8 +267,16 @@ def _state(device: torch.device, call: BlockCall, vocab: int) -> DecodeState:
     """Three sequences of different lengths, the last of which has finished."""
     generator = torch.Generator().manual_seed(call.rows)
     prompts = [torch.randint(4, vocab, (length,), generator=generator).tolist() for length in (5, 9, 3)]
-    state = DecodeState.start(prompts, max_new_tokens=30, block_size=_B, capacity=60, stops=[[0], [1, 2]], seeds=[3, 4, -5],
-                              device=device, log_q=(vocab, torch.float32))
+    state = DecodeState.start(
+        prompts,
+        max_new_tokens=30,
+        block_size=_B,
+        capacity=60,
+        stops=[[0], [1, 2]],
+        seeds=[3, 4, -5],
+        device=device,
+        log_q=(vocab, torch.float32),
+    )
     state.cache_len.copy_(state.length - 1)
     log_q = (2 * torch.randn(3, _B - 1, vocab, generator=generator)).log_softmax(-1)
     state.draft_log_q.copy_(log_q)

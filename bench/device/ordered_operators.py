@@ -46,8 +46,12 @@ def _rows(device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
     draft[:, -2:] = -1
     name = str(dtype).removeprefix("torch.")
     for probability in (False, True):
-        yield _compared("argmax_rows", f"{name}, probability {probability}", 1e-5,
-                        lambda kernel, probability=probability: kernel(logits, probability))
+        yield _compared(
+            "argmax_rows",
+            f"{name}, probability {probability}",
+            1e-5,
+            lambda kernel, probability=probability: kernel(logits, probability),
+        )
     for top_k, top_p in ((0, 1.0), (20, 0.9)):
         sampling = (seed, 0.8, top_k, top_p)
 
@@ -59,8 +63,9 @@ def _rows(device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
 
         shown = f"{name}, top-k {top_k} top-p {top_p}"
         yield _compared("draw_rows", shown, 1e-4, drawn)
-        yield _compared("verify_rows", shown, 0.0,
-                        lambda kernel, sampling=sampling: kernel(logits, rows, places, *sampling, draft, log_q))
+        yield _compared(
+            "verify_rows", shown, 0.0, lambda kernel, sampling=sampling: kernel(logits, rows, places, *sampling, draft, log_q)
+        )
 
 
 def _compared(operator: str, name: str, accepted: float, results: Callable[[Kernel], tuple[Tensor, ...]]) -> Case:
@@ -92,8 +97,16 @@ def _started(device: torch.device, call: OrderedCall) -> OrderedState:
     """Three iterations on, from tokens drawn at random, in the order of confidence but for native."""
     generator, native = torch.Generator().manual_seed(call.rows), call == NATIVE
     prompts = [torch.randint(5, _VOCAB, (length,), generator=generator).tolist() for length in (5, 9, 3)]
-    state = OrderedState.start(prompts, max_new_tokens=40, window=_W, waiting=_W if native else 1, capacity=60,
-                               stops=[[9], [3, 4]], seeds=[3, 4, -5], device=device)
+    state = OrderedState.start(
+        prompts,
+        max_new_tokens=40,
+        window=_W,
+        waiting=_W if native else 1,
+        capacity=60,
+        stops=[[9], [3, 4]],
+        seeds=[3, 4, -5],
+        device=device,
+    )
     state.cache_len.copy_(state.prompt_length)
     for _ in range(3):
         _advance(ops._TORCH_KERNELS, state, NATIVE if native else PACKED, generator, not native)
@@ -110,8 +123,9 @@ def _advance(kernels: Any, state: OrderedState, call: OrderedCall, generator: to
     if call == NATIVE:
         kernels["resolve_native"](ids, probability, *state.operands(), _W, 0.7)
     else:
-        kernels["resolve_ordered"](ids, probability, None, *state.operands(), call.waiting_rows, _W, call.verifies,
-                                   list(call.cuts), by_confidence)
+        kernels["resolve_ordered"](
+            ids, probability, None, *state.operands(), call.waiting_rows, _W, call.verifies, list(call.cuts), by_confidence
+        )
 
 
 def _resolve(device: torch.device, call: OrderedCall, by_confidence: bool) -> Case:
@@ -123,9 +137,23 @@ def _resolve(device: torch.device, call: OrderedCall, by_confidence: bool) -> Ca
         slot = torch.arange(state.tokens.shape[1], device=device)
         cached = slot < state.cache_len[:, None]
         moves = cached & (slot >= state.moved[:, None])
-        return (state.tokens[:, :-1], state.length, state.cache_len, state.finish_reason, state.nfe, state.advances, state.end,
-                state.stopped, state.order, state.draft, state.waiting, state.cached * cached, state.source * moves, state.moved,
-                state.retained[:, 1])
+        return (
+            state.tokens[:, :-1],
+            state.length,
+            state.cache_len,
+            state.finish_reason,
+            state.nfe,
+            state.advances,
+            state.end,
+            state.stopped,
+            state.order,
+            state.draft,
+            state.waiting,
+            state.cached * cached,
+            state.source * moves,
+            state.moved,
+            state.retained[:, 1],
+        )
 
     order = "confidence" if by_confidence else "textual order"
     name = f"{call.waiting_rows} waiting, {'verifies' if call.verifies else 'proposes'}, cuts {call.cuts}, {order}"
@@ -139,8 +167,23 @@ def _pack(device: torch.device, call: OrderedCall) -> Case:
         buffers = [torch.full((_N, call.rows), -1, dtype=torch.int32, device=device) for _ in range(3)]
         mask = torch.full((_N, call.rows, -(-call.rows // 32)), -1, dtype=torch.int32, device=device)
         consulted = torch.full((_N, 2), -1, dtype=torch.int32, device=device)
-        kernel(state.tokens, state.cache_len, state.order, state.draft, state.waiting, 3, 200, call.waiting_rows, _W, call.drafts,
-               call.verifies, list(call.cuts), *buffers, mask, consulted)
+        kernel(
+            state.tokens,
+            state.cache_len,
+            state.order,
+            state.draft,
+            state.waiting,
+            3,
+            200,
+            call.waiting_rows,
+            _W,
+            call.drafts,
+            call.verifies,
+            list(call.cuts),
+            *buffers,
+            mask,
+            consulted,
+        )
         return (*buffers, mask, consulted)
 
     return _compared("pack_ordered", f"{call.rows} rows", 0.0, results)

@@ -46,8 +46,13 @@ def plot_latency(records: Sequence[dict[str, Any]], path: Path) -> None:
             label = f"{ends[0]} to {ends[1]} rows: {fit['tau_ms']:.3g} ms + {1e3 * fit['delta_ms']:.3g} µs · n"
             line = [fit["tau_ms"] + fit["delta_ms"] * n for n in ends]
             axis.plot(ends, line, f"C{i + 1}{'--' if i else '-'}", linewidth=1.2, label=label)
-        axis.axhline(record["floor_ms"], color="0.5", linewidth=1, linestyle=":",
-                     label=f"weights at {record['copy_gb_s']:.0f} GB/s: {record['floor_ms']:.3g} ms")
+        axis.axhline(
+            record["floor_ms"],
+            color="0.5",
+            linewidth=1,
+            linestyle=":",
+            label=f"weights at {record['copy_gb_s']:.0f} GB/s: {record['floor_ms']:.3g} ms",
+        )
         axis.set_xlabel("rows of the call, n")
         axis.set_ylabel("time of a call (ms)")
         axis.set_ylim(bottom=0)
@@ -65,11 +70,17 @@ def _iterations(entries: list[dict[str, Any]], target: Path) -> None:
     inside, whole = ([entry["times"][part]["median_ms"] for entry in entries] for part in ("calls", "iteration"))
     figure, axis = plt.subplots(figsize=(9, 0.5 * len(names) + 1.6), layout="constrained")
     axis.barh(names, inside, color="C0", label="model calls alone")
-    axis.barh(names, [max(b - a, 0) for a, b in zip(inside, whole, strict=True)], left=inside, color="C1",
-              label="the rest of the iteration")
+    axis.barh(
+        names,
+        [max(b - a, 0) for a, b in zip(inside, whole, strict=True)],
+        left=inside,
+        color="C1",
+        label="the rest of the iteration",
+    )
     for i, entry in enumerate(entries):
-        axis.plot([entry["floor_ms"]] * 2, [i - 0.4, i + 0.4], color="0.2",
-                  label="weights at the copy's bandwidth" if i == 0 else None)
+        axis.plot(
+            [entry["floor_ms"]] * 2, [i - 0.4, i + 0.4], color="0.2", label="weights at the copy's bandwidth" if i == 0 else None
+        )
         text = f" {whole[i]:.3f} ms, {entry['attained']:.0%} of the floor"
         axis.annotate(text, (max(inside[i], whole[i]), i), va="center", fontsize=8)
     axis.set_xlim(0, 1.45 * max(*inside, *whole))
@@ -101,9 +112,10 @@ def _kernels(panels: list[tuple[str, dict[str, float], dict[str, float]]], targe
     columns = 3
     rows = -(-len(panels) // columns)
     tallest = max(len(times) for _, times, _ in panels)
-    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, (0.34 * tallest + 1.1) * rows), squeeze=False,
-                                layout="constrained")
-    for axis in axes.flat[len(panels):]:
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(5.2 * columns, (0.34 * tallest + 1.1) * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (title, times, floors) in zip(axes.flat, panels, strict=False):
         bars = axis.barh(list(times), list(times.values()), color=[f"C{i}" for i in range(len(times))])

@@ -51,8 +51,15 @@ def run(command: Sequence[str], *, limit: float, cwd: Path | None = None, enviro
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
-                                       env={**os.environ, **(environment or {})}, **_OWN_GROUP)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env={**os.environ, **(environment or {})},
+                **_OWN_GROUP,
+            )
         except OSError as error:
             return Ended(127, f"{command[0]}: {error.strerror}", 0.0)
         try:

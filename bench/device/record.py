@@ -37,8 +37,9 @@ class Results:
         self.values.setdefault(name, []).append(value)
         self._write()
 
-    def row(self, what: str, measured: str, *, floor: str = "", target: str = "", met: bool | None = None,
-            note: str = "") -> None:
+    def row(
+        self, what: str, measured: str, *, floor: str = "", target: str = "", met: bool | None = None, note: str = ""
+    ) -> None:
         """A line of the table: what was measured, the floor beside it, and the target with whether it was met."""
         self.rows.append({"what": what, "measured": measured, "floor": floor, "target": target, "met": met, "note": note})
         rest = (floor and f"floor {floor}", verdict(self.rows[-1]), note)
@@ -128,13 +129,22 @@ def table(stages: Sequence[Mapping[str, Any]]) -> str:
         note = f": {stage['note']}" if stage.get("note") else ""
         lines.append(f"== {stage['name']}: {stage['status']}{seconds}{note}")
         lines += [f"  FAILED: {reason}" for reason in stage.get("failures", [])]
-        lines += columns([(row["what"], row["measured"], row["floor"] and f"floor {row['floor']}", verdict(row), row["note"])
-                          for row in stage.get("rows", [])])
+        lines += columns(
+            [
+                (row["what"], row["measured"], row["floor"] and f"floor {row['floor']}", verdict(row), row["note"])
+                for row in stage.get("rows", [])
+            ]
+        )
     return "\n".join(lines)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns, the first to the left, the second to the right."""
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(len(rows[0]) if rows else 0)]
-    return ["  " + "  ".join(cell.rjust(width) if i == 1 else cell.ljust(width)
-                             for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if i == 1 else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

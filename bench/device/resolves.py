@@ -47,8 +47,16 @@ class Operands:
 
     def _state(self, logits: Tensor, device: torch.device) -> DecodeState:
         b = self.call.block_size
-        state = DecodeState.start([list(range(1, 9))], max_new_tokens=2 * b, block_size=b, capacity=4 * b, stops=[[0]], seeds=[1],
-                                  device=device, log_q=(self.vocab, torch.float32) if self.mode == "rejection" else None)
+        state = DecodeState.start(
+            [list(range(1, 9))],
+            max_new_tokens=2 * b,
+            block_size=b,
+            capacity=4 * b,
+            stops=[[0]],
+            seeds=[1],
+            device=device,
+            log_q=(self.vocab, torch.float32) if self.mode == "rejection" else None,
+        )
         state.cache_len.copy_(state.length - 1)
         verifier = logits[:, : b - 1].float()
         if self.mode == "rejection":
@@ -72,8 +80,22 @@ class Operands:
         state, rows, call = self.states[i], self.rows[i], self.call
         extra = (state.seed, 0.8, *filters) if self.mode != "greedy" else ()
         stored = (state.draft_log_q,) if self.mode == "rejection" else ()
-        kernel(self.logits[i], *state.operands(), call.verifier_rows, call.block_size, list(call.cuts), 0, 3, call.verifier_rows,
-               list(call.cuts), rows.ids, rows.positions, rows.slots, *extra, *stored)
+        kernel(
+            self.logits[i],
+            *state.operands(),
+            call.verifier_rows,
+            call.block_size,
+            list(call.cuts),
+            0,
+            3,
+            call.verifier_rows,
+            list(call.cuts),
+            rows.ids,
+            rows.positions,
+            rows.slots,
+            *extra,
+            *stored,
+        )
 
     def outcome(self) -> list[Tensor]:
         """What copy 0 has become, of integers."""
@@ -95,17 +117,25 @@ def run(bench: Bench, results: Results) -> None:
         _case(bench, runtime, results, made, (top_k, top_p), bandwidth)
 
 
-def _case(bench: Bench, runtime: Any, results: Results, operands: Operands, filters: tuple[int, float],
-          bandwidth: dict[str, float]) -> None:
+def _case(
+    bench: Bench, runtime: Any, results: Results, operands: Operands, filters: tuple[int, float], bandwidth: dict[str, float]
+) -> None:
     name = f"{operands.mode}" + (f" top-k {filters[0]} top-p {filters[1]}" if filters[0] else "")
     operator = f"resolve_{operands.mode}"
     kernels = {"torch": ops._TORCH_KERNELS[operator]} | implementations(operator, bench.device)
-    entry: dict[str, Any] = {"case": name, "rows": operands.call.rows, "vocab": operands.vocab, "bytes": operands.bytes_read,
-                             "copies": operands.copies, "floor_us": operands.bytes_read / bandwidth["read_gb_s"] / 1e3,
-                             "obstacles": {}}
+    entry: dict[str, Any] = {
+        "case": name,
+        "rows": operands.call.rows,
+        "vocab": operands.vocab,
+        "bytes": operands.bytes_read,
+        "copies": operands.copies,
+        "floor_us": operands.bytes_read / bandwidth["read_gb_s"] / 1e3,
+        "obstacles": {},
+    }
     samplers = {"read": Sampler(runtime, _reads(operands))}
     outcomes: dict[str, list[Tensor]] = {}
     for by, kernel in kernels.items():
+
         def each(kernel: Callable[..., None] = kernel) -> None:
             for i in range(operands.copies):
                 operands.resolve(kernel, i, filters)
@@ -130,9 +160,14 @@ def _case(bench: Bench, runtime: Any, results: Results, operands: Operands, filt
             results.row(f"{name}: a plain read", f"{time:.1f} µs", floor=f"{entry['floor_us']:.1f} µs")
             continue
         reads, judged = time / entry["us"]["read"], by == served
-        results.row(f"{name} by {by}", f"{time:.1f} µs", floor=f"{entry['us']['read']:.1f} µs",
-                    target=f"at most {READS:.0f} reads" if judged else "", met=reads <= READS if judged else None,
-                    note=f"{reads:.2f} reads; advance {entry['advance'][by]}")
+        results.row(
+            f"{name} by {by}",
+            f"{time:.1f} µs",
+            floor=f"{entry['us']['read']:.1f} µs",
+            target=f"at most {READS:.0f} reads" if judged else "",
+            met=reads <= READS if judged else None,
+            note=f"{reads:.2f} reads; advance {entry['advance'][by]}",
+        )
         if "torch" in outcomes and not all(map(torch.equal, outcomes[by], outcomes["torch"])):
             results.fail(f"resolve {name} by {by} decides otherwise than plain torch")
 

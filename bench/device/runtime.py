@@ -9,8 +9,17 @@ import torch
 from packed_ss import cuda
 from packed_ss.evaluation.bench.clock import EagerRuntime, Sampler, interleave, l2_bytes, open_runtime, summary
 
-__all__ = ["EagerDecoder", "EagerRuntime", "Sampler", "copies_beyond_cache", "decoder_class", "interleave", "l2_bytes",
-           "open_runtime", "summary"]
+__all__ = [
+    "EagerDecoder",
+    "EagerRuntime",
+    "Sampler",
+    "copies_beyond_cache",
+    "decoder_class",
+    "interleave",
+    "l2_bytes",
+    "open_runtime",
+    "summary",
+]
 
 
 class EagerDecoder(cuda.Decoder):

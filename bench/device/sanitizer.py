@@ -25,8 +25,23 @@ def run(bench: Bench, results: Results) -> None:
         results.row("compute-sanitizer", "not run", note="it is neither on PATH nor beside nvcc")
         return
     for i, name in enumerate(TOOLS):
-        command = [tool, "--tool", name, "--report-api-errors", "no", "--print-limit", "20", "--error-exitcode", str(_FOUND),
-                   bench.python, str(bench.script), "--stage", "few_operators", "--device", bench.device.type]
+        command = [
+            tool,
+            "--tool",
+            name,
+            "--report-api-errors",
+            "no",
+            "--print-limit",
+            "20",
+            "--error-exitcode",
+            str(_FOUND),
+            bench.python,
+            str(bench.script),
+            "--stage",
+            "few_operators",
+            "--device",
+            bench.device.type,
+        ]
         ended = run_process(command, cwd=bench.script.parents[1], environment=_ENVIRONMENT, limit=bench.left / (len(TOOLS) - i))
         print(f"-- {name}\n{ended.output}", flush=True)
         _note(name, read_summary(ended.output), ended.reason(), ended.output, ended.seconds, results)

@@ -57,13 +57,42 @@ class Sizes:
     least_copies: int
 
 
-FULL = Sizes(shapes=("3B", "8B"), dtype="bfloat16", rows=(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 289),
-             prefix=1024, block_size=32, problems=24, new_tokens=128, random_tokens=96, seconds=2.0, copy_bytes=2**31,
-             attention=(32, 8, 128), attention_prefixes=(1024, 8192, 32768), vocab=131072, hidden=4096, intermediate=14336,
-             least_copies=8)
-SMALL = Sizes(shapes=("mini",), dtype="float32", rows=(1, 2, 8), prefix=12, block_size=4, problems=2, new_tokens=12,
-              random_tokens=6, seconds=0.0, copy_bytes=2**20, attention=(4, 2, 16), attention_prefixes=(9, 40), vocab=257,
-              hidden=48, intermediate=64, least_copies=2)
+FULL = Sizes(
+    shapes=("3B", "8B"),
+    dtype="bfloat16",
+    rows=(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 289),
+    prefix=1024,
+    block_size=32,
+    problems=24,
+    new_tokens=128,
+    random_tokens=96,
+    seconds=2.0,
+    copy_bytes=2**31,
+    attention=(32, 8, 128),
+    attention_prefixes=(1024, 8192, 32768),
+    vocab=131072,
+    hidden=4096,
+    intermediate=14336,
+    least_copies=8,
+)
+SMALL = Sizes(
+    shapes=("mini",),
+    dtype="float32",
+    rows=(1, 2, 8),
+    prefix=12,
+    block_size=4,
+    problems=2,
+    new_tokens=12,
+    random_tokens=6,
+    seconds=0.0,
+    copy_bytes=2**20,
+    attention=(4, 2, 16),
+    attention_prefixes=(9, 40),
+    vocab=257,
+    hidden=48,
+    intermediate=64,
+    least_copies=2,
+)
 
 
 @dataclass

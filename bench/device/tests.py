@@ -56,11 +56,22 @@ def run(bench: Bench, results: Results) -> None:
 def _pytest(bench: Bench, suite: Suite, progress: Path, limit: float) -> Ended:
     parallel = bench.on_gpu and not lacking("xdist")
     processes = ["-n", str(max(1, min(_MOST_PROCESSES, (os.cpu_count() or 1) // 2)))] if parallel else []
-    command = [bench.python, "-m", "pytest", *suite.arguments, *processes, "-q", "--no-header", "--tb=short",
-               "-p", "device.pytest_progress", "-p", "no:cacheprovider"]
+    command = [
+        bench.python,
+        "-m",
+        "pytest",
+        *suite.arguments,
+        *processes,
+        "-q",
+        "--no-header",
+        "--tb=short",
+        "-p",
+        "device.pytest_progress",
+        "-p",
+        "no:cacheprovider",
+    ]
     root = bench.script.parents[1]
-    environment = {"DEVICE_CHECK_PROGRESS": str(progress), "OMP_NUM_THREADS": "1",
-                   "PYTHONPATH": f"{root}:{bench.script.parent}"}
+    environment = {"DEVICE_CHECK_PROGRESS": str(progress), "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}:{bench.script.parent}"}
     ended = run_process(command, cwd=root, environment=environment, limit=limit)
     print(f"-- {suite.name}: pytest {' '.join(suite.arguments)}\n{ended.output}", flush=True)
     return ended
@@ -90,8 +101,10 @@ def _note(suite: Suite, found: dict[str, Any], ended: Ended, results: Results) -
     counts = found["counts"]
     passed, failed, skipped = (counts.get(kind, 0) for kind in ("passed", "failed", "skipped"))
     shown = found | {"failures": found["failures"][:_SHOWN], "unfinished": found["unfinished"][:_SHOWN]}
-    results.add("suites", {"name": suite.name, "arguments": suite.arguments, "seconds": round(ended.seconds, 1),
-                           "status": ended.status, **shown})
+    results.add(
+        "suites",
+        {"name": suite.name, "arguments": suite.arguments, "seconds": round(ended.seconds, 1), "status": ended.status, **shown},
+    )
     results.row(suite.name, f"{passed} passed, {failed} failed, {skipped} skipped", note=f"{ended.seconds:.0f} s")
     for entry in found["failures"][:5]:
         print(f"     {entry['id']}: {entry['why']}", flush=True)

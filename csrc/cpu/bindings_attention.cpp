@@ -17,14 +17,10 @@ namespace {
 
 DType dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kHalf:
-      return DType::kFloat16;
-    default:
-      return DType::kFloat32;
+    case at::kDouble: return DType::kFloat64;
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kHalf: return DType::kFloat16;
+    default: return DType::kFloat32;
   }
 }
 

@@ -42,9 +42,7 @@ void resolve_native(PACKED_SS_RESOLVE_NATIVE_PARAMETERS) {
   resolve_native(resolve_native_call(PACKED_SS_RESOLVE_NATIVE_ARGUMENTS));
 }
 
-void compact_cache(PACKED_SS_COMPACT_PARAMETERS) {
-  compact_cache(compact_call(PACKED_SS_COMPACT_ARGUMENTS), TorchWorkers());
-}
+void compact_cache(PACKED_SS_COMPACT_PARAMETERS) { compact_cache(compact_call(PACKED_SS_COMPACT_ARGUMENTS), TorchWorkers()); }
 
 void pack_ordered(PACKED_SS_PACK_ORDERED_PARAMETERS) { pack_ordered(pack_ordered_call(PACKED_SS_PACK_ORDERED_ARGUMENTS)); }
 

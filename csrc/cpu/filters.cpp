@@ -86,9 +86,9 @@ typename Element::Value threshold(RowView<Element> row, std::int64_t top_k, doub
 
 }  // namespace
 
-#define PACKED_SS_DEFINE(Element)                                                                                            \
+#define PACKED_SS_DEFINE(Element)                                                                                              \
   Element::Value filter_threshold(Element, RowView<Element> row, std::int64_t top_k, double top_p, Workspace<Element>& work) { \
-    return threshold<Element>(row, top_k, top_p, work);                                                                      \
+    return threshold<Element>(row, top_k, top_p, work);                                                                        \
   }
 PACKED_SS_ELEMENT_TYPES(PACKED_SS_DEFINE)
 

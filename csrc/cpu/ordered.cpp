@@ -39,9 +39,7 @@ void resolve_ordered(const OrderedCall& call) {
   call.wide ? resolve_ordered_all<double>(call) : resolve_ordered_all<float>(call);
 }
 
-void resolve_native(const OrderedCall& call) {
-  call.wide ? resolve_native_all<double>(call) : resolve_native_all<float>(call);
-}
+void resolve_native(const OrderedCall& call) { call.wide ? resolve_native_all<double>(call) : resolve_native_all<float>(call); }
 
 void compact_cache(const CompactCall& call, const Workers& workers) {
   constexpr std::int64_t kWorthSharingBytes = 1 << 20;

@@ -24,13 +24,16 @@ class ProcessedRow {
     static thread_local Workspace<Element> work;
     work.block_keys.resize(blocks_);
     Bits* keys = work.block_keys.data();
-    split([&](int, std::int64_t begin, std::int64_t end) {
-      find_block_keys(Element{}, logits, vocab_size, begin, end, keys);
-    });
+    split([&](int, std::int64_t begin, std::int64_t end) { find_block_keys(Element{}, logits, vocab_size, begin, end, keys); });
     const Bits largest = *std::max_element(keys, keys + blocks_);
     finite_ = is_finite_key<Bits, Element::kInf>(largest);
-    row_ = {logits, vocab_size, keys, key_value<Element>(largest), static_cast<Value>(sampling.temperature),
-            -std::numeric_limits<Value>::infinity(), Value{0}};
+    row_ = {logits,
+            vocab_size,
+            keys,
+            key_value<Element>(largest),
+            static_cast<Value>(sampling.temperature),
+            -std::numeric_limits<Value>::infinity(),
+            Value{0}};
     if (finite_) row_.kept_from = filter_threshold(Element{}, row_, sampling.top_k, sampling.top_p, work);
   }
 
@@ -69,17 +72,15 @@ class ProcessedRow {
 
   // argmax(log [p - Q]+ + G); of log p + G where nothing is left of p.
   std::int32_t draw_residual(RowNoise noise, const Value* log_q) const {
-    const std::int32_t id = best_of([&](std::int64_t begin, std::int64_t end) {
-      return cpu::draw_residual(Element{}, row_, noise, begin, end, log_q);
-    });
+    const std::int32_t id = best_of(
+        [&](std::int64_t begin, std::int64_t end) { return cpu::draw_residual(Element{}, row_, noise, begin, end, log_q); });
     return id >= 0 ? id : draw(noise);
   }
 
   // A draw that also writes log p [V].
   std::int32_t draw_and_store(RowNoise noise, Value* log_p) const {
-    return best_of([&](std::int64_t begin, std::int64_t end) {
-      return cpu::draw_and_store(Element{}, row_, noise, begin, end, log_p);
-    });
+    return best_of(
+        [&](std::int64_t begin, std::int64_t end) { return cpu::draw_and_store(Element{}, row_, noise, begin, end, log_p); });
   }
 
  private:

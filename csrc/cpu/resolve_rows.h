@@ -1,4 +1,5 @@
-// The order of work that the three resolves share: verify row by row, commit, draft the retained rows, write the next call's rows.
+// The order of work that the three resolves share: verify row by row, commit, draft the retained rows, write the next call's
+// rows.
 #pragma once
 
 #include <algorithm>
@@ -125,13 +126,13 @@ void draft_next(const ResolveCall& call, double row_cost, const Workers& workers
   std::vector<DraftTask> tasks;
   for (std::int64_t i = 0; i < call.state.sequences; ++i) {
     if (!is_running(call.state, i) || call.shape.cut_count == 0) continue;
-    const ProposalRows open = call.shape.verifier_rows ? retained_rows(call.shape, matches[i], advances[i]) : open_rows(call.shape);
+    const ProposalRows open =
+        call.shape.verifier_rows ? retained_rows(call.shape, matches[i], advances[i]) : open_rows(call.shape);
     for (std::int32_t j = 0; j < open.count; ++j) tasks.push_back({{i, static_cast<std::int32_t>(open.first + j)}, j});
   }
   std::vector<Proposal> proposals(tasks.size());
-  each_row(static_cast<std::int64_t>(tasks.size()), row_cost, workers, [&](std::int64_t t, const Workers& row_workers) {
-    proposals[t] = propose(tasks[t], tasks[t].j, row_workers);
-  });
+  each_row(static_cast<std::int64_t>(tasks.size()), row_cost, workers,
+           [&](std::int64_t t, const Workers& row_workers) { proposals[t] = propose(tasks[t], tasks[t].j, row_workers); });
   std::size_t t = 0;
   for (std::int64_t i = 0; i < call.state.sequences; ++i) {
     std::int32_t count = 0;

@@ -44,14 +44,10 @@ PACKED_SS_MULTIVERSION
 void rotate_head(DType dtype, HeadRows<const void*> in, const void* cos, const void* sin, const void* scale,
                  const std::int32_t* place, std::int64_t rows, std::int64_t size, HeadRows<void*> out) {
   switch (dtype) {
-    case DType::kFloat64:
-      return rotate<Float64>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kBFloat16:
-      return rotate<BFloat16>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kFloat16:
-      return rotate<Float16>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kFloat32:
-      return rotate<Float32>(in, cos, sin, scale, place, rows, size, out);
+    case DType::kFloat64: return rotate<Float64>(in, cos, sin, scale, place, rows, size, out);
+    case DType::kBFloat16: return rotate<BFloat16>(in, cos, sin, scale, place, rows, size, out);
+    case DType::kFloat16: return rotate<Float16>(in, cos, sin, scale, place, rows, size, out);
+    case DType::kFloat32: return rotate<Float32>(in, cos, sin, scale, place, rows, size, out);
   }
 }
 

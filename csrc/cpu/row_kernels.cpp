@@ -40,8 +40,8 @@ PACKED_SS_HOST_DEVICE Best<typename Element::Bits> largest_body(const typename E
 }
 
 template <class Element>
-PACKED_SS_HOST_DEVICE void find_block_keys_body(const typename Element::Bits* logits, std::int64_t vocab_size,
-                                                std::int64_t begin, std::int64_t end, typename Element::Bits* block_keys) {
+PACKED_SS_HOST_DEVICE void find_block_keys_body(const typename Element::Bits* logits, std::int64_t vocab_size, std::int64_t begin,
+                                                std::int64_t end, typename Element::Bits* block_keys) {
   for (std::int64_t block = begin; block < end; ++block) {
     const auto* at = logits + block * kBlock;
     const std::int64_t left = vocab_size - block * kBlock;
@@ -140,7 +140,8 @@ PACKED_SS_HOST_DEVICE std::int64_t kept_scores_body(const RowView<Element>& row,
     for (int j = 0; j < kBlock; ++j) found += buckets[j] >= first && buckets[j] <= last;
     if (found == 0) continue;
     for (int j = 0; j < kBlock; ++j) {
-      if (buckets[j] >= first && buckets[j] <= last && scores[j] > -std::numeric_limits<Value>::infinity()) out[count++] = scores[j];
+      if (buckets[j] >= first && buckets[j] <= last && scores[j] > -std::numeric_limits<Value>::infinity())
+        out[count++] = scores[j];
     }
   }
   return count;
@@ -216,37 +217,36 @@ PACKED_SS_HOST_DEVICE Draw<typename Element::Value> draw_body(const RowView<Elem
 
 }  // namespace
 
-#define PACKED_SS_DEFINE(Element)                                                                                            \
-  PACKED_SS_MULTIVERSION Best<Element::Bits> largest(Element, const Element::Bits* logits, std::int64_t begin,               \
-                                                     std::int64_t end) {                                                     \
-    return largest_body<Element>(logits, begin, end);                                                                        \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION void find_block_keys(Element, const Element::Bits* logits, std::int64_t vocab_size,                 \
-                                              std::int64_t begin, std::int64_t end, Element::Bits* block_keys) {             \
-    find_block_keys_body<Element>(logits, vocab_size, begin, end, block_keys);                                               \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION double exp_sum(Element, const RowView<Element>& row, std::int64_t begin, std::int64_t end) {        \
-    return exp_sum_body<Element>(row, begin, end);                                                                           \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION void add_masses(Element, const RowView<Element>& row, double* masses) {                             \
-    add_masses_body<Element>(row, masses);                                                                                   \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION std::int64_t kept_scores(Element, const RowView<Element>& row, int first, int last,                 \
-                                                  Element::Value* scores) {                                                  \
-    return kept_scores_body<Element>(row, first, last, scores);                                                              \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION Draw<Element::Value> draw(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin, \
-                                                   std::int64_t end) {                                                       \
-    return draw_body<Element, Weights::kPlain>(row, noise, begin, end, nullptr, nullptr);                                    \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION Draw<Element::Value> draw_residual(Element, const RowView<Element>& row, RowNoise noise,            \
-                                                            std::int64_t begin, std::int64_t end,                            \
-                                                            const Element::Value* log_q) {                                   \
-    return draw_body<Element, Weights::kResidual>(row, noise, begin, end, log_q, nullptr);                                   \
-  }                                                                                                                          \
-  PACKED_SS_MULTIVERSION Draw<Element::Value> draw_and_store(Element, const RowView<Element>& row, RowNoise noise,           \
-                                                             std::int64_t begin, std::int64_t end, Element::Value* log_p) {  \
-    return draw_body<Element, Weights::kStored>(row, noise, begin, end, nullptr, log_p);                                     \
+#define PACKED_SS_DEFINE(Element)                                                                                                \
+  PACKED_SS_MULTIVERSION Best<Element::Bits> largest(Element, const Element::Bits* logits, std::int64_t begin,                   \
+                                                     std::int64_t end) {                                                         \
+    return largest_body<Element>(logits, begin, end);                                                                            \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION void find_block_keys(Element, const Element::Bits* logits, std::int64_t vocab_size, std::int64_t begin, \
+                                              std::int64_t end, Element::Bits* block_keys) {                                     \
+    find_block_keys_body<Element>(logits, vocab_size, begin, end, block_keys);                                                   \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION double exp_sum(Element, const RowView<Element>& row, std::int64_t begin, std::int64_t end) {            \
+    return exp_sum_body<Element>(row, begin, end);                                                                               \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION void add_masses(Element, const RowView<Element>& row, double* masses) {                                 \
+    add_masses_body<Element>(row, masses);                                                                                       \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION std::int64_t kept_scores(Element, const RowView<Element>& row, int first, int last,                     \
+                                                  Element::Value* scores) {                                                      \
+    return kept_scores_body<Element>(row, first, last, scores);                                                                  \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION Draw<Element::Value> draw(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin,     \
+                                                   std::int64_t end) {                                                           \
+    return draw_body<Element, Weights::kPlain>(row, noise, begin, end, nullptr, nullptr);                                        \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION Draw<Element::Value> draw_residual(Element, const RowView<Element>& row, RowNoise noise,                \
+                                                            std::int64_t begin, std::int64_t end, const Element::Value* log_q) { \
+    return draw_body<Element, Weights::kResidual>(row, noise, begin, end, log_q, nullptr);                                       \
+  }                                                                                                                              \
+  PACKED_SS_MULTIVERSION Draw<Element::Value> draw_and_store(Element, const RowView<Element>& row, RowNoise noise,               \
+                                                             std::int64_t begin, std::int64_t end, Element::Value* log_p) {      \
+    return draw_body<Element, Weights::kStored>(row, noise, begin, end, nullptr, log_p);                                         \
   }
 PACKED_SS_ELEMENT_TYPES(PACKED_SS_DEFINE)
 

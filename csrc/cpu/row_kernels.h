@@ -55,25 +55,25 @@ struct Draw {
   std::int32_t id = -1;
 };
 
-#define PACKED_SS_DECLARE(Element)                                                                                           \
-  /* The largest of logits[begin ... end), as its key, and the first id that has it; of NaNs the first. */                   \
-  Best<Element::Bits> largest(Element, const Element::Bits* logits, std::int64_t begin, std::int64_t end);                   \
-  /* Writes the largest key of blocks begin ... end - 1. */                                                                  \
-  void find_block_keys(Element, const Element::Bits* logits, std::int64_t vocab_size, std::int64_t begin, std::int64_t end,  \
-                       Element::Bits* block_keys);                                                                           \
-  /* Sum of exp(scaled score) over what is kept of blocks begin ... end - 1. */                                              \
-  double exp_sum(Element, const RowView<Element>& row, std::int64_t begin, std::int64_t end);                                \
-  /* Adds exp(scaled score), in float64, of everything kept to its bucket. */                                                \
-  void add_masses(Element, const RowView<Element>& row, double* masses);                                                     \
-  /* Writes the scaled scores of buckets first ... last, of what is kept, to `scores` [vocab_size]; returns their number. */ \
-  std::int64_t kept_scores(Element, const RowView<Element>& row, int first, int last, Element::Value* scores);               \
-  /* argmax(log p + G) over blocks begin ... end - 1. */                                                                     \
-  Draw<Element::Value> draw(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin, std::int64_t end);     \
-  /* The same, of log [p - Q]+ + G. */                                                                                       \
-  Draw<Element::Value> draw_residual(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin,               \
-                                     std::int64_t end, const Element::Value* log_q);                                         \
-  /* The same as draw; writes log p of these blocks to `log_p` [vocab_size]. */                                              \
-  Draw<Element::Value> draw_and_store(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin,              \
+#define PACKED_SS_DECLARE(Element)                                                                                               \
+  /* The largest of logits[begin ... end), as its key, and the first id that has it; of NaNs the first. */                       \
+  Best<Element::Bits> largest(Element, const Element::Bits* logits, std::int64_t begin, std::int64_t end);                       \
+  /* Writes the largest key of blocks begin ... end - 1. */                                                                      \
+  void find_block_keys(Element, const Element::Bits* logits, std::int64_t vocab_size, std::int64_t begin, std::int64_t end,      \
+                       Element::Bits* block_keys);                                                                               \
+  /* Sum of exp(scaled score) over what is kept of blocks begin ... end - 1. */                                                  \
+  double exp_sum(Element, const RowView<Element>& row, std::int64_t begin, std::int64_t end);                                    \
+  /* Adds exp(scaled score), in float64, of everything kept to its bucket. */                                                    \
+  void add_masses(Element, const RowView<Element>& row, double* masses);                                                         \
+  /* Writes the scaled scores of buckets first ... last, of what is kept, to `scores` [vocab_size]; returns their number. */     \
+  std::int64_t kept_scores(Element, const RowView<Element>& row, int first, int last, Element::Value* scores);                   \
+  /* argmax(log p + G) over blocks begin ... end - 1. */                                                                         \
+  Draw<Element::Value> draw(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin, std::int64_t end);         \
+  /* The same, of log [p - Q]+ + G. */                                                                                           \
+  Draw<Element::Value> draw_residual(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin, std::int64_t end, \
+                                     const Element::Value* log_q);                                                               \
+  /* The same as draw; writes log p of these blocks to `log_p` [vocab_size]. */                                                  \
+  Draw<Element::Value> draw_and_store(Element, const RowView<Element>& row, RowNoise noise, std::int64_t begin,                  \
                                       std::int64_t end, Element::Value* log_p);
 PACKED_SS_ELEMENT_TYPES(PACKED_SS_DECLARE)
 #undef PACKED_SS_DECLARE

@@ -261,14 +261,10 @@ void finish(const TailAttention& args, const Piece& piece, void* states, int64_t
 template <typename F>
 PACKED_SS_HOST_DEVICE auto with_element(DType dtype, const F& f) {
   switch (dtype) {
-    case DType::kFloat64:
-      return f(Float64{});
-    case DType::kBFloat16:
-      return f(BFloat16{});
-    case DType::kFloat16:
-      return f(Float16{});
-    default:
-      return f(Float32{});
+    case DType::kFloat64: return f(Float64{});
+    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kFloat16: return f(Float16{});
+    default: return f(Float32{});
   }
 }
 

@@ -81,8 +81,8 @@ void load_queries(const TailAttention& args, const Piece& piece, const Layout<A>
       }
       const int64_t lane = piece.first_lane + at + i;
       const int64_t row = lane / heads_per_kv, head = piece.kv_head * heads_per_kv + lane % heads_per_kv;
-      const auto* q = static_cast<const typename E::Bits*>(args.q) + piece.sequence * args.q_sequence + row * args.q_row +
-                      head * args.q_head;
+      const auto* q =
+          static_cast<const typename E::Bits*>(args.q) + piece.sequence * args.q_sequence + row * args.q_row + head * args.q_head;
       for (int64_t d = 0; d < layout.size; ++d) out[d * width + i] = E::value(q[d]) * factor;
     }
     at += width;

@@ -60,7 +60,7 @@ PACKED_SS_HOST_DEVICE Real<float> exp2_vector(Real<float> x) {
   using V = Real<float>;
   using I = Int<float>;
   x = x < -127.0f ? broadcast(-127.0f) : x;  // in this order NaN stays
-  const V shifted = x + 0x1.8p23f;     // the integer part, rounded, in the low bits
+  const V shifted = x + 0x1.8p23f;           // the integer part, rounded, in the low bits
   const V r = x - (shifted - 0x1.8p23f);
   V y = broadcast(0x1.41fbbcp-13f);
   y = y * r + 0x1.5f3e54p-10f;

@@ -30,8 +30,9 @@ void define_device_loop(py::module_& m) {
              return new DeviceLoop(at<CUgraph_st>(graph), condition);
            }),
            py::arg("graph"), py::arg("finish_reason"), py::arg("sequences"), py::arg("iterations"), py::arg("limit"), unlocked())
-      .def("launch", [](DeviceLoop& loop, std::uintptr_t stream) { loop.launch(at<CUstream_st>(stream)); }, py::arg("stream"),
-           unlocked());
+      .def(
+          "launch", [](DeviceLoop& loop, std::uintptr_t stream) { loop.launch(at<CUstream_st>(stream)); }, py::arg("stream"),
+          unlocked());
 }
 
 }  // namespace packed_ss::cuda

@@ -50,9 +50,7 @@ void resolve_native(PACKED_SS_RESOLVE_NATIVE_PARAMETERS) {
   run(resolve_native_call(PACKED_SS_RESOLVE_NATIVE_ARGUMENTS), ids, launch_resolve_native);
 }
 
-void compact_cache(PACKED_SS_COMPACT_PARAMETERS) {
-  run(compact_call(PACKED_SS_COMPACT_ARGUMENTS), keys, launch_compact_cache);
-}
+void compact_cache(PACKED_SS_COMPACT_PARAMETERS) { run(compact_call(PACKED_SS_COMPACT_ARGUMENTS), keys, launch_compact_cache); }
 
 void pack_ordered(PACKED_SS_PACK_ORDERED_PARAMETERS) {
   run(pack_ordered_call(PACKED_SS_PACK_ORDERED_ARGUMENTS), tokens, launch_pack_ordered);

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kThreads) compact_cache_kernel(CompactCall cal
 // Whether a thread can take `bytes` at a time.
 bool is_aligned(const CompactCall& call, std::int64_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(call.keys) | reinterpret_cast<std::uintptr_t>(call.values);
-  const std::int64_t sizes = static_cast<std::int64_t>(at % 16) | call.layer_stride | call.sequence_stride | call.slot_stride |
-                             call.slot_bytes;
+  const std::int64_t sizes =
+      static_cast<std::int64_t>(at % 16) | call.layer_stride | call.sequence_stride | call.slot_stride | call.slot_bytes;
   return sizes % bytes == 0;
 }
 

@@ -10,8 +10,7 @@ template <class Element>
 __device__ __forceinline__ bool accepts_draft(const typename Element::Bits* logits, std::int64_t vocab_size, const Processed& p,
                                               std::int64_t seed, std::uint32_t position, const float* log_q, std::int32_t d) {
   if (!p.is_finite || d < 0 || d >= vocab_size) return false;
-  const float u =
-      word_to_uniform(noise_words(philox_key(seed), position, 0, static_cast<std::uint32_t>(Stream::kAccept)).x0);
+  const float u = word_to_uniform(noise_words(philox_key(seed), position, 0, static_cast<std::uint32_t>(Stream::kAccept)).x0);
   return accepts(u, p.log_weight(Element::value(logits[d])), log_q[d]);
 }
 
@@ -25,7 +24,7 @@ __device__ __forceinline__ void correct_slice(const typename Element::Bits* logi
   const std::int32_t end = vocab_size - begin < work.correction_slice ? vocab_size : begin + work.correction_slice;
   Draw left{-INFINITY, begin};   // from the residual
   Draw whole{-INFINITY, begin};  // from p
-  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float(&x)[Element::kIds]) {
+  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float (&x)[Element::kIds]) {
 #pragma unroll
     for (int q = 0; q < Element::kIds; q += kPhiloxLanes) {
       std::uint32_t words[kPhiloxLanes];

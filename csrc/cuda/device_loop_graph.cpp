@@ -58,20 +58,14 @@ const char* refused(cudaGraphNodeType type) {
     case cudaGraphNodeTypeMemcpy:
     case cudaGraphNodeTypeMemset:
     case cudaGraphNodeTypeGraph:
-    case cudaGraphNodeTypeEmpty:
-      return nullptr;
-    case cudaGraphNodeTypeHost:
-      return "a call of a host function";
+    case cudaGraphNodeTypeEmpty: return nullptr;
+    case cudaGraphNodeTypeHost: return "a call of a host function";
     case cudaGraphNodeTypeWaitEvent:
-    case cudaGraphNodeTypeEventRecord:
-      return "an event";
+    case cudaGraphNodeTypeEventRecord: return "an event";
     case cudaGraphNodeTypeMemAlloc:
-    case cudaGraphNodeTypeMemFree:
-      return "an allocation of memory (is torch's allocator cudaMallocAsync?)";
-    case cudaGraphNodeTypeConditional:
-      return "a conditional node";  // a body may hold one, but a child graph may not
-    default:
-      return "a node of another kind than kernel, copy, fill and child graph";
+    case cudaGraphNodeTypeMemFree: return "an allocation of memory (is torch's allocator cudaMallocAsync?)";
+    case cudaGraphNodeTypeConditional: return "a conditional node";  // a body may hold one, but a child graph may not
+    default: return "a node of another kind than kernel, copy, fill and child graph";
   }
 }
 

@@ -19,12 +19,12 @@ struct Noise {
 
 // What is known of a row: its weights are 0 below kept_from, else exp(scaled score - log_sum).
 struct Processed {
-  bool is_finite;      // whether its maximum is; nothing below means anything if not
+  bool is_finite;  // whether its maximum is; nothing below means anything if not
   std::int32_t argmax;
   float maximum;
   float temperature;
   float kept_from;
-  float log_sum;       // 0 where nobody wants it normalised
+  float log_sum;  // 0 where nobody wants it normalised
 
   // Monotone in x, so that the weight of the largest bounds those of others.
   __device__ __forceinline__ float log_weight(float x) const {
@@ -141,7 +141,7 @@ __device__ __forceinline__ Draw draw_slice(const typename Element::Bits* logits,
   best.id = row.argmax;
   best.score = row.log_weight(row.maximum) + gumbel_of(noise, row.argmax);
   const bool aligned = reinterpret_cast<std::uintptr_t>(stored) % sizeof(float4) == 0;
-  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float(&x)[Element::kIds]) {
+  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float (&x)[Element::kIds]) {
 #pragma unroll
     for (int q = 0; q < Element::kIds; q += kPhiloxLanes) {
       const float top = fmaxf(fmaxf(x[q], x[q + 1]), fmaxf(x[q + 2], x[q + 3]));

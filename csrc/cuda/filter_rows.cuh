@@ -106,7 +106,7 @@ __device__ __forceinline__ float lowest_kept(const typename Element::Bits* row, 
     // Neighbours often fall into one bin, and where all tokens tie they all do.
     std::uint32_t last_bin = 0;
     Packed pending = 0;
-    for_each_chunk<Element>(row, 0, vocab_size, [&](std::int32_t id, const float(&x)[Element::kIds]) {
+    for_each_chunk<Element>(row, 0, vocab_size, [&](std::int32_t id, const float (&x)[Element::kIds]) {
       for (int k = 0; k < Element::kIds; ++k) {
         const std::uint32_t key = order_key(x[k]);
         if (id + k >= vocab_size || (digit > 0 && key >> known != prefix)) continue;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void filter_row(const typename Element::Bits* logits,
   PACKED_SS_SHARED(bins, Histogram);
   Largest seen = nothing_seen(0);
   for_each_chunk<Element>(logits, 0, vocab_size,
-                          [&](std::int32_t id, const float(&x)[Element::kIds]) { consider(seen, id, x); });
+                          [&](std::int32_t id, const float (&x)[Element::kIds]) { consider(seen, id, x); });
   const Packed best = block_max(pack_best(seen.best));
   const std::uint32_t key = unpack_best(best).key;
   float kept_from = -INFINITY;
@@ -149,10 +149,10 @@ __device__ __forceinline__ void filter_row(const typename Element::Bits* logits,
     const float maximum = key_score(key);
     const std::int64_t k = sampling.top_k;
     if (k > 0 && k < vocab_size) {
-      kept_from = scaled(lowest_kept<Element>(
-                             logits, vocab_size, bins, [](float) { return Packed{1}; },
-                             [&](Packed) { return static_cast<Packed>(k); }),
-                         maximum, temperature);
+      kept_from =
+          scaled(lowest_kept<Element>(
+                     logits, vocab_size, bins, [](float) { return Packed{1}; }, [&](Packed) { return static_cast<Packed>(k); }),
+                 maximum, temperature);
     }
     const double p = sampling.top_p;
     if (p < 1.0) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void filter_row(const typename Element::Bits* logits,
                          maximum, temperature);
     }
     if (kSums) {
-      for_each_chunk<Element>(logits, 0, vocab_size, [&](std::int32_t, const float(&x)[Element::kIds]) {
+      for_each_chunk<Element>(logits, 0, vocab_size, [&](std::int32_t, const float (&x)[Element::kIds]) {
 #pragma unroll
         for (int j = 0; j < Element::kIds; ++j) {
           const float score = scaled(x[j], maximum, temperature);

@@ -20,8 +20,8 @@ using Same = T;  // lets an array type stand in front of the name it declares
 
 #define PACKED_SS_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
-#define PACKED_SS_SHARED(name, ...) __shared__ ::packed_ss::cuda::Same<__VA_ARGS__> name
-#define PACKED_SS_DYNAMIC_SHARED(name, ...)                                      \
+#define PACKED_SS_SHARED(name, ...) __shared__::packed_ss::cuda::Same<__VA_ARGS__> name
+#define PACKED_SS_DYNAMIC_SHARED(name, ...)                                       \
   extern __shared__ __align__(16) unsigned char packed_ss_dynamic_shared_bytes[]; \
   __VA_ARGS__* const name = reinterpret_cast<__VA_ARGS__*>(packed_ss_dynamic_shared_bytes)
 

@@ -31,20 +31,20 @@ enum class RowSet : std::int32_t {
 // with `all_rows`, else the verifier row, or v + j for the row of draft token j.
 struct Work {
   bool all_rows;
-  bool filtered;                  // top-k or top-p is active
+  bool filtered;  // top-k or top-p is active
   std::int32_t slots;
-  std::int32_t splits;            // slices of a row
-  std::int32_t slice;             // ids of a slice
-  std::int32_t scan_splits;       // the same of the scan's results: filter_rows does not cut rows
+  std::int32_t splits;       // slices of a row
+  std::int32_t slice;        // ids of a slice
+  std::int32_t scan_splits;  // the same of the scan's results: filter_rows does not cut rows
   std::int32_t correction_splits;
   std::int32_t correction_slice;
-  unsigned* tickets;              // [N] or [N, slots], zeroed by every launch before the last
-  Verdict* verdicts;              // [N], resolve_rejection alone
-  Packed* largest;                // [N, slots, scan_splits], of logits
-  float* sums;                    // [N, slots, scan_splits], of exp((x - largest) / temperature)
-  float* kept_from;               // [N, slots], with filters
-  Packed* drawn;                  // [N, slots, splits], of log weight + G
-  Packed* corrected;              // [N, 2, correction_splits], of the residual and of p
+  unsigned* tickets;  // [N] or [N, slots], zeroed by every launch before the last
+  Verdict* verdicts;  // [N], resolve_rejection alone
+  Packed* largest;    // [N, slots, scan_splits], of logits
+  float* sums;        // [N, slots, scan_splits], of exp((x - largest) / temperature)
+  float* kept_from;   // [N, slots], with filters
+  Packed* drawn;      // [N, slots, splits], of log weight + G
+  Packed* corrected;  // [N, 2, correction_splits], of the residual and of p
 };
 
 // One launch: which rows, in how many slots, and how they are cut.
@@ -59,7 +59,7 @@ struct Task {
   std::int64_t sequence;
   std::int32_t slot;  // of the stage
   std::int32_t split;
-  bool is_first;      // of its sequence
+  bool is_first;  // of its sequence
 };
 
 __host__ __device__ __forceinline__ std::int64_t blocks_per_sequence(const Stage& stage) {
@@ -80,10 +80,10 @@ __device__ __forceinline__ Task task_of_block(const Stage& stage) {
 
 // A row that a block is about. Its draw has the noise of `position`, the absolute index of the token that it predicts.
 struct Row {
-  bool is_wanted;         // else nobody will ask for its result
-  std::int64_t row;       // of the call
+  bool is_wanted;    // else nobody will ask for its result
+  std::int64_t row;  // of the call
   std::int32_t position;
-  std::int64_t slot;      // of the workspace, sequence included
+  std::int64_t slot;  // of the workspace, sequence included
 };
 
 // Slot of draft token j, whose row is `open.first + j`.
@@ -163,7 +163,7 @@ __device__ __forceinline__ Verdict first_rejected(std::int32_t drafts, Judge jud
 
 // The verdict of sampling modes that accept the target's own token: `results` [N, slots, splits] has it for every verifier row.
 __device__ __forceinline__ Verdict match(const Resolve& args, const Work& work, std::int64_t sequence, const Packed* results,
-                                std::int32_t splits) {
+                                         std::int32_t splits) {
   const DecodeState& state = args.call.state;
   const std::int32_t drafts = verified_drafts(state, args.call.shape, sequence);
   return first_rejected(drafts, [&](std::int32_t row, Verdict& verdict) {
@@ -246,8 +246,8 @@ inline bool filters(const Sampling& sampling, std::int64_t vocab_size) {
 
 // Cuts rows into slices, for a launch over `rows` of them.
 inline void cut_rows(std::int64_t rows, std::int64_t vocab_size, std::int32_t& splits, std::int32_t& slice) {
-  constexpr std::int64_t kLeastSlice = 2048;     // ids: one chunk for each thread
-  constexpr std::int64_t kEnoughBlocks = 1024;   // for 132 multiprocessors, 8 blocks each
+  constexpr std::int64_t kLeastSlice = 2048;    // ids: one chunk for each thread
+  constexpr std::int64_t kEnoughBlocks = 1024;  // for 132 multiprocessors, 8 blocks each
   const std::int64_t most = (vocab_size + kLeastSlice - 1) / kLeastSlice;
   const std::int64_t useful = (kEnoughBlocks + rows - 1) / (rows > 0 ? rows : 1);
   const std::int64_t parts = useful < 1 ? 1 : useful < most ? useful : most;

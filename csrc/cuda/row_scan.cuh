@@ -24,7 +24,7 @@ struct Float32 {
   using Bits = std::uint32_t;
   static constexpr int kIds = kChunkBytes / 4;  // ids of a chunk
   static constexpr Bits kNegativeInf = 0xFF800000u;
-  static constexpr int kKeyDigits = 3;          // radix digits of its keys that may differ (filter_rows.cuh)
+  static constexpr int kKeyDigits = 3;  // radix digits of its keys that may differ (filter_rows.cuh)
   static __device__ __forceinline__ float value(Bits bits) { return __uint_as_float(bits); }
 };
 

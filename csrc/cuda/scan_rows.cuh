@@ -29,7 +29,7 @@ __device__ __forceinline__ void scan_slice(const typename Element::Bits* logits,
   Largest seen = nothing_seen(begin);
   float sum = 0.0f;
   float largest = -INFINITY;
-  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float(&x)[Element::kIds]) {
+  for_each_chunk<Element>(logits, begin, end, [&](std::int32_t id, const float (&x)[Element::kIds]) {
     const float top = consider(seen, id, x);
     if (kSums) add_to_sum(sum, largest, top, x, inverse_temperature);
   });

@@ -7,10 +7,10 @@
 namespace packed_ss::host_cuda {
 namespace {
 
-constexpr int kPoison = 0xff;                     // NaN in every float format, -1 in every integer
+constexpr int kPoison = 0xff;  // NaN in every float format, -1 in every integer
 constexpr std::size_t kStaticShared = 48 << 10;
-constexpr long kMaxAtomics = 1 << 20;             // by one thread: no kernel here comes near, a spinning one does
-constexpr long kAtomicsPerTurn = 64;              // then others run, so that waiting for one of them works
+constexpr long kMaxAtomics = 1 << 20;  // by one thread: no kernel here comes near, a spinning one does
+constexpr long kAtomicsPerTurn = 64;   // then others run, so that waiting for one of them works
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kGuard = 0;  // AddressSanitizer has its own
@@ -130,9 +130,11 @@ void Block::enter(void* block) {
 
 void Block::yield() { current_->fiber.suspend(); }
 
-// ---- Faults ----------------------------------------------------------------------------------------------------------------------
+// ---- Faults
+// ----------------------------------------------------------------------------------------------------------------------
 void Block::fail(const std::string& reason) const {
-  const std::string at = std::to_string(block_index.x) + ", " + std::to_string(block_index.y) + ", " + std::to_string(block_index.z);
+  const std::string at =
+      std::to_string(block_index.x) + ", " + std::to_string(block_index.y) + ", " + std::to_string(block_index.z);
   throw Fault(std::string(launch_.name) + ", block (" + at + "): " + reason + "." + report());
 }
 
@@ -184,7 +186,8 @@ void Block::stalled() const {
   fail("divergent barrier, not all threads of the block reached " + describe(barrier->wait));
 }
 
-// ---- Shared memory -----------------------------------------------------------------------------------------------------------------
+// ---- Shared memory
+// -----------------------------------------------------------------------------------------------------------------
 void* Block::static_shared(const void* key, const char* name, std::size_t bytes, std::size_t alignment) {
   return shared(key, name, bytes, alignment);
 }
@@ -233,7 +236,8 @@ void Block::free_shared() {
   shared_.clear();
 }
 
-// ---- Atomics and fences --------------------------------------------------------------------------------------------------------------
+// ---- Atomics and fences
+// --------------------------------------------------------------------------------------------------------------
 void Block::before_atomic(const void* address, Where where) {
   Thread& self = *current_;
   if (++self.atomics > kMaxAtomics) {

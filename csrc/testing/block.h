@@ -68,8 +68,8 @@ struct Launch {
   const void* context;
   std::size_t dynamic_bytes;
   Order& order;
-  std::uint64_t finished = 0;        // what all threads did comes before the end of the launch
-  std::deque<std::uint64_t> tokens;  // one for every meeting and every fence
+  std::uint64_t finished = 0;                                           // what all threads did comes before the end of the launch
+  std::deque<std::uint64_t> tokens;                                     // one for every meeting and every fence
   std::unordered_map<const void*, std::vector<std::uint64_t*>> fences;  // those before the values at an address
   std::vector<std::unique_ptr<Stack>> stacks;                           // free ones
 };

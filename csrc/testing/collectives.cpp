@@ -10,11 +10,11 @@ namespace {
 bool orders_memory(Op op) { return op <= Op::kSyncWarp; }
 
 const char* name_of(Op op) {
-  constexpr const char* kNames[] = {
-      "__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or", "__syncwarp", "__shfl_sync",
-      "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync", "__any_sync", "__all_sync",
-      "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync",
-      "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync"};
+  constexpr const char* kNames[] = {"__syncthreads",     "__syncthreads_count", "__syncthreads_and", "__syncthreads_or",
+                                    "__syncwarp",        "__shfl_sync",         "__shfl_up_sync",    "__shfl_down_sync",
+                                    "__shfl_xor_sync",   "__ballot_sync",       "__any_sync",        "__all_sync",
+                                    "__reduce_add_sync", "__reduce_min_sync",   "__reduce_max_sync", "__reduce_min_sync",
+                                    "__reduce_max_sync", "__reduce_and_sync",   "__reduce_or_sync",  "__reduce_xor_sync"};
   return kNames[static_cast<int>(op)];
 }
 
@@ -82,7 +82,8 @@ std::uint64_t* Block::find_meeting(const Thread& thread) {
   return &launch_.tokens.emplace_back(0);
 }
 
-// Those that do not come, or come to another place, leave the others waiting, until nobody moves: then everybody's place is known.
+// Those that do not come, or come to another place, leave the others waiting, until nobody moves: then everybody's place is
+// known.
 bool Block::is_complete(const Thread& arrived) const {
   if (is_barrier(arrived.wait.op)) {
     return at_barrier_ == threads_.size() && std::all_of(threads_.begin(), threads_.end(), [&](const Thread& other) {

@@ -42,11 +42,11 @@ int measure(const Arguments& arguments, CUstream_st*) {
 
 }  // namespace packed_ss::host_cuda
 
-#define PACKED_SS_EXPORT(name, launcher)                                                  \
-  PACKED_SS_API int packed_ss_##name(const void* arguments, std::size_t bytes) {          \
-    return ::packed_ss::host_cuda::call(&launcher, arguments, bytes);                     \
+#define PACKED_SS_EXPORT(name, launcher)                                         \
+  PACKED_SS_API int packed_ss_##name(const void* arguments, std::size_t bytes) { \
+    return ::packed_ss::host_cuda::call(&launcher, arguments, bytes);            \
   }
 // Once a library: what does not belong to one launcher.
-#define PACKED_SS_EXPORT_RUNTIME                                                                              \
-  PACKED_SS_API const char* packed_ss_fault() { return ::packed_ss::host_cuda::fault_text().c_str(); }       \
+#define PACKED_SS_EXPORT_RUNTIME                                                                       \
+  PACKED_SS_API const char* packed_ss_fault() { return ::packed_ss::host_cuda::fault_text().c_str(); } \
   PACKED_SS_API void packed_ss_set_order(std::uint64_t seed) { ::packed_ss::host_cuda::set_order(seed); }

@@ -4,10 +4,10 @@
 
 #include "../cuda/ordered.h"
 
-using packed_ss::host_cuda::measure;
 using packed_ss::cuda::ArgmaxRows;
 using packed_ss::cuda::DrawRows;
 using packed_ss::cuda::VerifyRows;
+using packed_ss::host_cuda::measure;
 
 PACKED_SS_EXPORT(argmax_rows, packed_ss::cuda::launch_argmax_rows)
 PACKED_SS_EXPORT(draw_rows, packed_ss::cuda::launch_draw_rows)

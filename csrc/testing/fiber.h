@@ -35,9 +35,9 @@ class Fiber {
 
   // Prepares to run entry(argument), which must end in finish().
   void start(Stack& stack, Entry entry, void* argument);
-  void resume();                 // scheduler: runs the fiber until it suspends or finishes
-  void suspend();                // fiber: back to the scheduler, until resumed
-  [[noreturn]] void finish();    // fiber: back to the scheduler for good
+  void resume();               // scheduler: runs the fiber until it suspends or finishes
+  void suspend();              // fiber: back to the scheduler, until resumed
+  [[noreturn]] void finish();  // fiber: back to the scheduler for good
 
   // ThreadSanitizer knows a fiber as a thread; these are empty without it. What happened before `create_identity` is ordered
   // before the fiber, and nothing else is: switching orders no memory.

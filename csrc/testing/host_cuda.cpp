@@ -25,8 +25,7 @@ std::vector<std::unique_ptr<Stack>> spare_stacks;
 bool valid(dim3 grid, dim3 block, std::size_t shared_bytes) {
   return grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= kMaxGridYZ && grid.z > 0 && grid.z <= kMaxGridYZ &&
          block.x > 0 && block.y > 0 && block.z > 0 && block.z <= 64 &&
-         std::uint64_t{block.x} * block.y * block.z <= kMaxThreads &&
-         shared_bytes <= kMaxDynamicShared;
+         std::uint64_t{block.x} * block.y * block.z <= kMaxThreads && shared_bytes <= kMaxDynamicShared;
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 //   c++ -x c++ -std=c++17 -I csrc/testing/shim -I csrc/include csrc/cuda/<operator>.cu
 //
 // The threads of a block are fibers on the thread that launches; blocks run one after another; a launch returns when the
-// grid is done. A kernel that breaks a rule of CUDA is not hung on: the launch throws a Fault that says which threads stand where.
+// grid is done. A kernel that breaks a rule of CUDA is not hung on: the launch throws a Fault that says which threads stand
+// where.
 //   * divergent barrier       not every thread of the block, some of them exited, reached the same __syncthreads
 //   * exited lane             a mask names lanes that have exited or do not exist
 //   * source lane             a shuffle reads a lane outside its mask
@@ -94,11 +95,29 @@ T& shared_variable(const void* key, const char* name) {
   return *static_cast<T*>(static_shared(key, name, sizeof(T), alignof(T)));
 }
 
-// ---- Barriers and warp operations ------------------------------------------------------------------------------------------------
+// ---- Barriers and warp operations
+// ------------------------------------------------------------------------------------------------
 enum class Op : std::uint8_t {
-  kBarrier, kBarrierCount, kBarrierAnd, kBarrierOr,  // of the block
-  kSyncWarp, kShuffle, kShuffleUp, kShuffleDown, kShuffleXor, kBallot, kAny, kAll,
-  kReduceAdd, kReduceMin, kReduceMax, kReduceMinSigned, kReduceMaxSigned, kReduceAnd, kReduceOr, kReduceXor,
+  kBarrier,
+  kBarrierCount,
+  kBarrierAnd,
+  kBarrierOr,  // of the block
+  kSyncWarp,
+  kShuffle,
+  kShuffleUp,
+  kShuffleDown,
+  kShuffleXor,
+  kBallot,
+  kAny,
+  kAll,
+  kReduceAdd,
+  kReduceMin,
+  kReduceMax,
+  kReduceMinSigned,
+  kReduceMaxSigned,
+  kReduceAnd,
+  kReduceOr,
+  kReduceXor,
 };
 
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int operand, int width, Where where);
@@ -113,7 +132,8 @@ T shuffle(Op op, unsigned mask, T value, int operand, int width, Where where) {
   return value;
 }
 
-// ---- Atomics and fences ----------------------------------------------------------------------------------------------------------
+// ---- Atomics and fences
+// ----------------------------------------------------------------------------------------------------------
 void before_atomic(const void* address, Where where);
 void fence();
 [[noreturn]] void trap(Where where);
@@ -155,8 +175,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, PACKED_SS_WHERE) {
   packed_ss::host_cuda::collective(PACKED_SS_OP::kSyncWarp, mask, 0, 0, 32, where);
 }
 
-#define PACKED_SS_VOTE(name, op)                                                                           \
-  inline int name(int predicate, PACKED_SS_WHERE) {                                                        \
+#define PACKED_SS_VOTE(name, op)                                                                                  \
+  inline int name(int predicate, PACKED_SS_WHERE) {                                                               \
     return static_cast<int>(packed_ss::host_cuda::collective(PACKED_SS_OP::op, 0, predicate != 0, 0, 32, where)); \
   }
 PACKED_SS_VOTE(__syncthreads_count, kBarrierCount)
@@ -164,8 +184,8 @@ PACKED_SS_VOTE(__syncthreads_and, kBarrierAnd)
 PACKED_SS_VOTE(__syncthreads_or, kBarrierOr)
 #undef PACKED_SS_VOTE
 
-#define PACKED_SS_VOTE(name, op, type)                                                                       \
-  inline type name(unsigned mask, int predicate, PACKED_SS_WHERE) {                                          \
+#define PACKED_SS_VOTE(name, op, type)                                                                                \
+  inline type name(unsigned mask, int predicate, PACKED_SS_WHERE) {                                                   \
     return static_cast<type>(packed_ss::host_cuda::collective(PACKED_SS_OP::op, mask, predicate != 0, 0, 32, where)); \
   }
 PACKED_SS_VOTE(__ballot_sync, kBallot, unsigned)
@@ -173,9 +193,9 @@ PACKED_SS_VOTE(__any_sync, kAny, int)
 PACKED_SS_VOTE(__all_sync, kAll, int)
 #undef PACKED_SS_VOTE
 
-#define PACKED_SS_REDUCE(name, op, type)                                                                    \
-  inline type name(unsigned mask, type value, PACKED_SS_WHERE) {                                            \
-    return static_cast<type>(                                                                               \
+#define PACKED_SS_REDUCE(name, op, type)                                                                       \
+  inline type name(unsigned mask, type value, PACKED_SS_WHERE) {                                               \
+    return static_cast<type>(                                                                                  \
         packed_ss::host_cuda::collective(PACKED_SS_OP::op, mask, static_cast<unsigned>(value), 0, 32, where)); \
   }
 PACKED_SS_REDUCE(__reduce_add_sync, kReduceAdd, unsigned)
@@ -189,9 +209,9 @@ PACKED_SS_REDUCE(__reduce_or_sync, kReduceOr, unsigned)
 PACKED_SS_REDUCE(__reduce_xor_sync, kReduceXor, unsigned)
 #undef PACKED_SS_REDUCE
 
-#define PACKED_SS_SHUFFLE(name, op, operand_type)                                                   \
-  template <typename T>                                                                             \
-  T name(unsigned mask, T value, operand_type operand, int width = 32, PACKED_SS_WHERE) {           \
+#define PACKED_SS_SHUFFLE(name, op, operand_type)                                                                 \
+  template <typename T>                                                                                           \
+  T name(unsigned mask, T value, operand_type operand, int width = 32, PACKED_SS_WHERE) {                         \
     return packed_ss::host_cuda::shuffle(PACKED_SS_OP::op, mask, value, static_cast<int>(operand), width, where); \
   }
 PACKED_SS_SHUFFLE(__shfl_sync, kShuffle, int)
@@ -201,23 +221,22 @@ PACKED_SS_SHUFFLE(__shfl_xor_sync, kShuffleXor, int)
 #undef PACKED_SS_SHUFFLE
 
 // The overloads that CUDA has, so that what compiles here compiles there. Integer sums wrap around.
-#define PACKED_SS_ATOMIC(name, type, expression)                                                     \
-  inline type name(type* address, type value, PACKED_SS_WHERE) {                                     \
-    return packed_ss::host_cuda::atomic_update(address, where, [value](type old) -> type {           \
-      static_cast<void>(old);                                                                        \
-      return expression;                                                                             \
-    });                                                                                              \
+#define PACKED_SS_ATOMIC(name, type, expression)                                           \
+  inline type name(type* address, type value, PACKED_SS_WHERE) {                           \
+    return packed_ss::host_cuda::atomic_update(address, where, [value](type old) -> type { \
+      static_cast<void>(old);                                                              \
+      return expression;                                                                   \
+    });                                                                                    \
   }
-#define PACKED_SS_INTEGER_ATOMICS(type)                                                                             \
-  PACKED_SS_ATOMIC(atomicExch, type, value)                                                                         \
-  PACKED_SS_ATOMIC(atomicMin, type, value < old ? value : old)                                                      \
-  PACKED_SS_ATOMIC(atomicMax, type, old < value ? value : old)                                                      \
-  PACKED_SS_ATOMIC(atomicAnd, type, old & value)                                                                    \
-  PACKED_SS_ATOMIC(atomicOr, type, old | value)                                                                     \
-  PACKED_SS_ATOMIC(atomicXor, type, old ^ value)                                                                    \
-  inline type atomicCAS(type* address, type compare, type value, PACKED_SS_WHERE) {                                 \
-    return packed_ss::host_cuda::atomic_update(address, where,                                                      \
-                                               [=](type old) -> type { return old == compare ? value : old; });     \
+#define PACKED_SS_INTEGER_ATOMICS(type)                                                                                         \
+  PACKED_SS_ATOMIC(atomicExch, type, value)                                                                                     \
+  PACKED_SS_ATOMIC(atomicMin, type, value < old ? value : old)                                                                  \
+  PACKED_SS_ATOMIC(atomicMax, type, old < value ? value : old)                                                                  \
+  PACKED_SS_ATOMIC(atomicAnd, type, old& value)                                                                                 \
+  PACKED_SS_ATOMIC(atomicOr, type, old | value)                                                                                 \
+  PACKED_SS_ATOMIC(atomicXor, type, old ^ value)                                                                                \
+  inline type atomicCAS(type* address, type compare, type value, PACKED_SS_WHERE) {                                             \
+    return packed_ss::host_cuda::atomic_update(address, where, [=](type old) -> type { return old == compare ? value : old; }); \
   }
 PACKED_SS_INTEGER_ATOMICS(int)
 PACKED_SS_INTEGER_ATOMICS(unsigned)

@@ -15,14 +15,10 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-#define PACKED_SS_VECTOR_TYPES(scalar, name)                                                                              \
-  struct alignas(2 * sizeof(scalar)) name##2 {                                                                            \
-    scalar x, y;                                                                                                          \
-  };                                                                                                                      \
-  struct alignas(4 * sizeof(scalar) < 16 ? 4 * sizeof(scalar) : 16) name##4 {                                             \
-    scalar x, y, z, w;                                                                                                    \
-  };                                                                                                                      \
-  inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                                                    \
+#define PACKED_SS_VECTOR_TYPES(scalar, name)                                                        \
+  struct alignas(2 * sizeof(scalar)) name##2 { scalar x, y; };                                      \
+  struct alignas(4 * sizeof(scalar) < 16 ? 4 * sizeof(scalar) : 16) name##4 { scalar x, y, z, w; }; \
+  inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                              \
   inline name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
 PACKED_SS_VECTOR_TYPES(float, float)
 PACKED_SS_VECTOR_TYPES(int, int)
@@ -67,8 +63,8 @@ inline float __log2f(float x) { return log2f(x); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 // CUDA declares these for every pair of equal arithmetic types, at global scope.
-#define PACKED_SS_MIN_MAX(type)                                 \
-  inline type min(type a, type b) { return b < a ? b : a; }     \
+#define PACKED_SS_MIN_MAX(type)                             \
+  inline type min(type a, type b) { return b < a ? b : a; } \
   inline type max(type a, type b) { return a < b ? b : a; }
 PACKED_SS_MIN_MAX(int)
 PACKED_SS_MIN_MAX(unsigned)

@@ -7,8 +7,13 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="packed-ss", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="Lossless self-speculative decoding that drafts one call ahead.")
+app = typer.Typer(
+    name="packed-ss",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Lossless self-speculative decoding that drafts one call ahead.",
+)
 
 Model = Annotated[str, typer.Option(help="Bundled name, local folder, or hub id.")]
 BlockSize = Annotated[int | None, typer.Option(help="B, rows of a proposal region; default: the checkpoint's.")]
@@ -27,8 +32,9 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from this file.")] = None,
     model: Model = "tiny",
-    schedule: Annotated[str, typer.Option(help="autoregressive, linear, packed, quadratic, branched:0,4,... or, of an ordered "
-                                               "model, native.")] = "packed",
+    schedule: Annotated[
+        str, typer.Option(help="autoregressive, linear, packed, quadratic, branched:0,4,... or, of an ordered model, native.")
+    ] = "packed",
     block_size: BlockSize = None,
     window: Window = None,
     order: Annotated[str | None, typer.Option(help="Of an ordered model: left_to_right (default) or confidence.")] = None,
@@ -45,9 +51,24 @@ def generate(
     """Answer one prompt, streaming as tokens are accepted."""
     from .generate import run
 
-    run(prompt, file, model=model, schedule=schedule, block_size=block_size, window=window, order=order, stop=stop or [],
-        raw=raw, as_json=json, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-        verification=verification)
+    run(
+        prompt,
+        file,
+        model=model,
+        schedule=schedule,
+        block_size=block_size,
+        window=window,
+        order=order,
+        stop=stop or [],
+        raw=raw,
+        as_json=json,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        verification=verification,
+    )
 
 
 @app.command()
@@ -55,8 +76,10 @@ def compare(
     model: Model = "tiny",
     problems: Annotated[Path | None, typer.Option(help="JSONL with 'question' and 'answer'; default: the model's own.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N problems.")] = None,
-    schedules: Annotated[str | None, typer.Option(help="Separated by ';' or ' '; outputs are compared with the first's; default: "
-                                                       "all that the model has.")] = None,
+    schedules: Annotated[
+        str | None,
+        typer.Option(help="Separated by ';' or ' '; outputs are compared with the first's; default: all that the model has."),
+    ] = None,
     block_size: BlockSize = None,
     window: Window = None,
     order: Annotated[str, typer.Option(help="Of an ordered model: left_to_right (default), confidence, or both.")] = "",
@@ -73,9 +96,23 @@ def compare(
     from .compare import run
 
     named = None if schedules is None else schedules.replace(";", " ").split()
-    run(model, problems, limit, named, block_size=block_size, window=window,
-        orders=list(_words(order)), as_json=json, plot=plot, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k,
-        top_p=top_p, seed=seed, verification=verification)
+    run(
+        model,
+        problems,
+        limit,
+        named,
+        block_size=block_size,
+        window=window,
+        orders=list(_words(order)),
+        as_json=json,
+        plot=plot,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        verification=verification,
+    )
 
 
 @app.command()
@@ -100,8 +137,9 @@ def bench(
     dtype: Annotated[str | None, typer.Option(help="Default: float32 on a CPU, the checkpoint's own on a GPU.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of a CPU.")] = None,
     columns: Annotated[str | None, typer.Option(help="Only these columns of the tables, separated by commas.")] = None,
-    allow_code_execution: Annotated[bool, typer.Option("--allow-code-execution", help="Score code by running it, confined.")]
-    = False,
+    allow_code_execution: Annotated[
+        bool, typer.Option("--allow-code-execution", help="Score code by running it, confined.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the records of another run in the folder.")] = False,
     report_only: Annotated[bool, typer.Option("--report-only", help="Only write tables and figures from the records.")] = False,
 ) -> None:
@@ -110,13 +148,33 @@ def bench(
     from .bench import run
 
     wanted = Wanted(
-        modes=_words(modes), schedules=_words(schedules) if schedules else None,
-        block_size=block_size, windows=_numbers("windows", windows) if windows else None, orders=_words(orders), limit=limit,
-        repeats=repeats, cap=max_new_tokens, peers=peers)
-    run(model or (), task or ("word-problems",), wanted, out, overwrite=overwrite, report_only=report_only, seed=seed,
-        device=device, dtype=dtype, threads=threads, lora=lora,
-        columns=[column.strip() for column in columns.split(",")] if columns else [], latency_seconds=latency_seconds,
-        data=data or (), allow_code_execution=allow_code_execution)
+        modes=_words(modes),
+        schedules=_words(schedules) if schedules else None,
+        block_size=block_size,
+        windows=_numbers("windows", windows) if windows else None,
+        orders=_words(orders),
+        limit=limit,
+        repeats=repeats,
+        cap=max_new_tokens,
+        peers=peers,
+    )
+    run(
+        model or (),
+        task or ("word-problems",),
+        wanted,
+        out,
+        overwrite=overwrite,
+        report_only=report_only,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        lora=lora,
+        columns=[column.strip() for column in columns.split(",")] if columns else [],
+        latency_seconds=latency_seconds,
+        data=data or (),
+        allow_code_execution=allow_code_execution,
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:

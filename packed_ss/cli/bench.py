@@ -37,10 +37,24 @@ _SHOWN = {
 }
 
 
-def run(names: Sequence[str], tasks: Sequence[str], wanted: Wanted, out: Path, *, overwrite: bool = False,
-        report_only: bool = False, columns: Sequence[str] = (), seed: int = 0, device: str | None = None,
-        dtype: str | None = None, threads: int | None = None, latency_seconds: float = 20.0, lora: bool = True,
-        data: Sequence[str] = (), allow_code_execution: bool = False) -> None:
+def run(
+    names: Sequence[str],
+    tasks: Sequence[str],
+    wanted: Wanted,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    report_only: bool = False,
+    columns: Sequence[str] = (),
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    latency_seconds: float = 20.0,
+    lora: bool = True,
+    data: Sequence[str] = (),
+    allow_code_execution: bool = False,
+) -> None:
     """Measures what the records in ``out`` lack, then writes tables and figures; or only the latter."""
     check_columns(columns)
     if report_only:
@@ -62,14 +76,18 @@ def run(names: Sequence[str], tasks: Sequence[str], wanted: Wanted, out: Path, *
         obstacles[name] = reasons if wanted.peers else {}
         adapter = ADAPTER if lora and (resolve_folder(name) / ADAPTER).is_dir() else None
         # Every task is read before anything runs, so that what is wrong with one shows at once.
-        here = {task: load_task(task, files.get(task, files.get("")), resolve_folder(name),
-                                allow_code_execution=allow_code_execution) for task in tasks}
+        here = {
+            task: load_task(task, files.get(task, files.get("")), resolve_folder(name), allow_code_execution=allow_code_execution)
+            for task in tasks
+        }
         read |= {(name, task): loaded for task, loaded in here.items()}
-        cells += model_cells(name, model.config, list(here.values()), wanted, adapter=adapter, peers=greedy,
-                             sampling_peers=sampling)
+        cells += model_cells(
+            name, model.config, list(here.values()), wanted, adapter=adapter, peers=greedy, sampling_peers=sampling
+        )
         kind = str(model.head.weight.dtype).removeprefix("torch.")
-    plan = Plan(tuple(cells), seed=seed, device=where, dtype=kind, threads=torch.get_num_threads(),
-                latency_seconds=latency_seconds)
+    plan = Plan(
+        tuple(cells), seed=seed, device=where, dtype=kind, threads=torch.get_num_threads(), latency_seconds=latency_seconds
+    )
     with recording(out, plan.as_dict(), overwrite) as recorder:
         if recorder.resumed:
             Console(stderr=True).print(f"going on with the {len(recorder.run.responses)} responses in {recorder.path}")

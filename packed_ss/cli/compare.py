@@ -17,8 +17,19 @@ from ..models.loading import load_model, resolve_folder
 from ..models.tokenizer import load_tokenizer
 
 
-def run(model: str, problems: Path | None, limit: int | None, schedules: list[str] | None, *, block_size: int | None,
-        window: int | None, orders: list[str], as_json: bool, plot: Path | None, **sampling: Any) -> None:
+def run(
+    model: str,
+    problems: Path | None,
+    limit: int | None,
+    schedules: list[str] | None,
+    *,
+    block_size: int | None,
+    window: int | None,
+    orders: list[str],
+    as_json: bool,
+    plot: Path | None,
+    **sampling: Any,
+) -> None:
     """Measures, then prints a table (or JSON) and writes the figure if one is asked for."""
     if schedules is not None and not schedules:
         raise ValueError("no schedule was given, but at least one is needed")
@@ -66,9 +77,12 @@ def table(summaries: list[Summary], title: str) -> Table:
     for s in summaries:
         out.add_row(
             s.schedule,
-            cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2), cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
-            cell(s.tokens_per_second, linear and linear.tokens_per_second, 0), f"{100 * s.correct:.1f} %",
-            "random" if s.equal is None else f"{s.equal}/{s.prompts}")
+            cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2),
+            cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
+            cell(s.tokens_per_second, linear and linear.tokens_per_second, 0),
+            f"{100 * s.correct:.1f} %",
+            "random" if s.equal is None else f"{s.equal}/{s.prompts}",
+        )
     against = f"x: against {linear.schedule}; " if linear else ""
     out.caption = f"{against}same: outputs equal to those of {summaries[0].schedule}"
     return out

@@ -13,8 +13,21 @@ from ..models.loading import load_model
 from ..models.tokenizer import load_tokenizer
 
 
-def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, block_size: int | None, window: int | None,
-        order: str | None, stop: list[str], raw: bool, as_json: bool, max_new_tokens: int, **sampling: Any) -> None:
+def run(
+    prompt: str | None,
+    file: Path | None,
+    *,
+    model: str,
+    schedule: str,
+    block_size: int | None,
+    window: int | None,
+    order: str | None,
+    stop: list[str],
+    raw: bool,
+    as_json: bool,
+    max_new_tokens: int,
+    **sampling: Any,
+) -> None:
     """Reads the prompt, decodes it, prints the answer and a line of figures (on standard error), or one JSON object."""
     text = read_prompt(prompt, file)
     parsed = parse_schedule(schedule)
@@ -30,10 +43,22 @@ def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, blo
         decoder.generate(ids, max_new_tokens=min(max_new_tokens, 1), stop_sequences=stops, **sampling)
     out = decoder.generate(ids, max_new_tokens=max_new_tokens, stop_sequences=stops, streamer=streamer, **sampling)
     if as_json:
-        record = {"model": model, "schedule": schedule, **decoder.steps.settings, "prompt": text, "prompt_tokens": ids,
-                  "tokens": out.tokens[0].tolist(), "text": tokenizer.decode(out.tokens[0], skip_special_tokens=True),
-                  "finish_reason": out.finish_reason[0], "nfe": out.nfe[0], "advances": out.advances[0],
-                  "seconds": out.seconds, "max_new_tokens": max_new_tokens, "stop_sequences": stops, **sampling}
+        record = {
+            "model": model,
+            "schedule": schedule,
+            **decoder.steps.settings,
+            "prompt": text,
+            "prompt_tokens": ids,
+            "tokens": out.tokens[0].tolist(),
+            "text": tokenizer.decode(out.tokens[0], skip_special_tokens=True),
+            "finish_reason": out.finish_reason[0],
+            "nfe": out.nfe[0],
+            "advances": out.advances[0],
+            "seconds": out.seconds,
+            "max_new_tokens": max_new_tokens,
+            "stop_sequences": stops,
+            **sampling,
+        }
         print(json.dumps(record))
     else:
         print(figures(out), file=sys.stderr)
@@ -42,8 +67,10 @@ def run(prompt: str | None, file: Path | None, *, model: str, schedule: str, blo
 def figures(out: GenerateOutput) -> str:
     """One line about a single-prompt generation."""
     count, nfe = len(out.tokens[0]), out.nfe[0]
-    return (f"[{count} tokens in {nfe} calls, {count / max(nfe, 1):.2f} per call; {out.seconds:.3f} s, "
-            f"{count / max(out.seconds, 1e-9):.0f} tokens/s; ended by {out.finish_reason[0]}]")
+    return (
+        f"[{count} tokens in {nfe} calls, {count / max(nfe, 1):.2f} per call; {out.seconds:.3f} s, "
+        f"{count / max(out.seconds, 1e-9):.0f} tokens/s; ended by {out.finish_reason[0]}]"
+    )
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

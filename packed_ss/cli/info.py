@@ -33,7 +33,9 @@ def machine() -> dict[str, Any]:
     """Versions, kernels and devices."""
     triton = importlib.util.find_spec("triton")
     return {
-        "packed_ss": __version__, "python": platform.python_version(), "torch": torch.__version__,
+        "packed_ss": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "compiled kernels": compiled() if native.available() else f"none: {native.reason()}",
@@ -54,9 +56,18 @@ def checkpoint(model: str) -> dict[str, Any]:
     network = load_model(model)
     c = network.config
     return {
-        "model": model, "folder": str(network.source), "model_type": c.model_type, "parameters": parameter_count(c),
-        "layers": c.num_layers, "hidden": c.hidden_size, "intermediate": c.intermediate_size,
-        "heads": f"{c.num_heads} query, {c.num_kv_heads} key/value, head_dim {c.head_dim}", "vocabulary": c.vocab_size,
-        "block_size": c.block_size, "mask_token_id": c.mask_token_id, "eos_token_ids": list(c.eos_token_ids),
-        "stored dtype": c.dtype, "loaded dtype": str(network.head.weight.dtype).removeprefix("torch."),
+        "model": model,
+        "folder": str(network.source),
+        "model_type": c.model_type,
+        "parameters": parameter_count(c),
+        "layers": c.num_layers,
+        "hidden": c.hidden_size,
+        "intermediate": c.intermediate_size,
+        "heads": f"{c.num_heads} query, {c.num_kv_heads} key/value, head_dim {c.head_dim}",
+        "vocabulary": c.vocab_size,
+        "block_size": c.block_size,
+        "mask_token_id": c.mask_token_id,
+        "eos_token_ids": list(c.eos_token_ids),
+        "stored dtype": c.dtype,
+        "loaded dtype": str(network.head.weight.dtype).removeprefix("torch."),
     }

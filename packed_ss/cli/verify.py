@@ -23,12 +23,15 @@ def run(path: Path | None, model: str | None, float64: bool, *, as_json: bool) -
     record = read_record(path)
     temperature = record.get("temperature", 0.0)
     if temperature >= 1e-5 and record.get("verification") != "coupled":
-        raise ValueError(f"the output was sampled at temperature {temperature} with verification "
-                         f"{record.get('verification')!r}, but only greedy and coupled outputs are a function of the model")
+        raise ValueError(
+            f"the output was sampled at temperature {temperature} with verification "
+            f"{record.get('verification')!r}, but only greedy and coupled outputs are a function of the model"
+        )
     if record.get("order", "left_to_right") != "left_to_right" or record.get("schedule") == "native":
         what = "schedule 'native'" if record.get("schedule") == "native" else f"order {record['order']!r}"
-        raise ValueError(f"the output was decoded with {what}, but only left_to_right outputs of the other schedules are what "
-                         "plain AR emits")
+        raise ValueError(
+            f"the output was decoded with {what}, but only left_to_right outputs of the other schedules are what plain AR emits"
+        )
     name = model or record["model"]
     network = load_model(name, dtype=torch.float64 if float64 else None)
     for token in record["prompt_tokens"] + record["tokens"]:
@@ -36,11 +39,19 @@ def run(path: Path | None, model: str | None, float64: bool, *, as_json: bool) -
             raise ValueError(f"the record holds token {token!r}, but ids must be in [0, {network.config.vocab_size})")
     if not record["prompt_tokens"]:
         raise ValueError("the record's prompt_tokens is empty, but at least one token is needed")
-    report = verify(network, record["prompt_tokens"], record["tokens"], temperature=temperature,
-                    **{key: record[key] for key in ("top_k", "top_p", "seed") if key in record})
+    report = verify(
+        network,
+        record["prompt_tokens"],
+        record["tokens"],
+        temperature=temperature,
+        **{key: record[key] for key in ("top_k", "top_p", "seed") if key in record},
+    )
     if as_json:
-        print(json.dumps({"tokens": report.tokens, "smallest_gap": report.smallest_gap,
-                          "mismatches": [vars(m) for m in report.mismatches]}))
+        print(
+            json.dumps(
+                {"tokens": report.tokens, "smallest_gap": report.smallest_gap, "mismatches": [vars(m) for m in report.mismatches]}
+            )
+        )
     else:
         show(report, load_tokenizer(name))
     if report.mismatches:

@@ -46,8 +46,11 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Every field and rate, for JSON."""
-        return asdict(self) | {"tokens_per_nfe": self.tokens_per_nfe, "ms_per_nfe": self.ms_per_nfe,
-                               "tokens_per_second": self.tokens_per_second}
+        return asdict(self) | {
+            "tokens_per_nfe": self.tokens_per_nfe,
+            "ms_per_nfe": self.ms_per_nfe,
+            "tokens_per_second": self.tokens_per_second,
+        }
 
 
 #: The schedules that are compared where none are named, by layout.
@@ -64,16 +67,23 @@ def parse_schedule(text: str) -> str | Branched:
     raise ValueError(f"schedule is {text!r}, but it must be one of {', '.join(ORDERED_NAMES)} or branched:0,4,... with its cuts")
 
 
-def settings_for(config: ModelConfig, *, block_size: int | None = None, window: int | None = None,
-                 order: str | None = None) -> dict[str, Any]:
+def settings_for(
+    config: ModelConfig, *, block_size: int | None = None, window: int | None = None, order: str | None = None
+) -> dict[str, Any]:
     """A decoder's arguments for a model of either layout; without a window, half of an ordered model's horizon (App. E.1)."""
     if config.layout == "ordered" and window is None and config.horizon is not None:
         window = max(1, config.horizon // 2)
     return {"block_size": block_size, "window": window, "order": order}
 
 
-def contenders(config: ModelConfig, schedules: Sequence[str], orders: Sequence[str] = (), *, block_size: int | None = None,
-               window: int | None = None) -> dict[str, dict[str, Any]]:
+def contenders(
+    config: ModelConfig,
+    schedules: Sequence[str],
+    orders: Sequence[str] = (),
+    *,
+    block_size: int | None = None,
+    window: int | None = None,
+) -> dict[str, dict[str, Any]]:
     """A decoder's arguments by the name under which it is listed: every schedule, in every order that it has.
 
     Without schedules those of the layout.  Raises ValueError for an unknown one.
@@ -83,13 +93,23 @@ def contenders(config: ModelConfig, schedules: Sequence[str], orders: Sequence[s
         own = [None] if schedule in ("autoregressive", "native") and config.layout == "ordered" else orders or [None]
         for order in own:
             name = schedule if order in (None, "left_to_right") else f"{schedule}, {order}"
-            found[name] = {"schedule": parse_schedule(schedule),
-                           **settings_for(config, block_size=block_size, window=window, order=order)}
+            found[name] = {
+                "schedule": parse_schedule(schedule),
+                **settings_for(config, block_size=block_size, window=window, order=order),
+            }
     return found
 
 
-def compare(model: Transformer, tokenizer: Any, problems: Sequence[Problem], compared: Mapping[str, Mapping[str, Any]], *,
-            max_new_tokens: int = 256, progress: Callable[[], None] = lambda: None, **sampling: Any) -> list[Summary]:
+def compare(
+    model: Transformer,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    compared: Mapping[str, Mapping[str, Any]],
+    *,
+    max_new_tokens: int = 256,
+    progress: Callable[[], None] = lambda: None,
+    **sampling: Any,
+) -> list[Summary]:
     """Runs every one of ``compared``, a decoder's arguments by name (`contenders`), on every problem, batch 1, and sums up.
 
     They take turns within each problem, each problem starting with another one, so that drift of the machine hits all alike;
@@ -109,8 +129,10 @@ def compare(model: Transformer, tokenizer: Any, problems: Sequence[Problem], com
             outputs[which].append(decoders[which].generate(prompt, max_new_tokens=max_new_tokens, **sampling))
             progress()
     comparable = sampling.get("temperature", 0.0) < 1e-5 or sampling.get("verification") == "coupled"
-    return [_summary(s, out, outputs[0] if comparable else None, tokenizer, problems)
-            for s, out in zip(compared, outputs, strict=True)]
+    return [
+        _summary(s, out, outputs[0] if comparable else None, tokenizer, problems)
+        for s, out in zip(compared, outputs, strict=True)
+    ]
 
 
 def decoder_for(model: Transformer) -> type[Decoder]:
@@ -124,20 +146,26 @@ def decoder_for(model: Transformer) -> type[Decoder]:
 
 def chat_prompt(tokenizer: Any, text: str) -> list[int]:
     """Token ids of a user message under the checkpoint's chat template, ready for the answer."""
-    ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True,
-                                        return_dict=False)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
+    )
     return [int(token) for token in ids]
 
 
-def _summary(schedule: str, outputs: list[GenerateOutput], base: list[GenerateOutput] | None, tokenizer: Any,
-             problems: Sequence[Problem]) -> Summary:
+def _summary(
+    schedule: str, outputs: list[GenerateOutput], base: list[GenerateOutput] | None, tokenizer: Any, problems: Sequence[Problem]
+) -> Summary:
     answers = [final_answer(tokenizer.decode(out.tokens[0], skip_special_tokens=True)) for out in outputs]
     correct = sum(answer == problem.answer for answer, problem in zip(answers, problems, strict=True))
     return Summary(
-        schedule=schedule, prompts=len(outputs), tokens=sum(len(out.tokens[0]) for out in outputs),
-        nfe=sum(out.nfe[0] for out in outputs), seconds=sum(out.seconds for out in outputs),
+        schedule=schedule,
+        prompts=len(outputs),
+        tokens=sum(len(out.tokens[0]) for out in outputs),
+        nfe=sum(out.nfe[0] for out in outputs),
+        seconds=sum(out.seconds for out in outputs),
         correct=correct / len(outputs),
-        equal=None if base is None else sum(_same(a.tokens[0], b.tokens[0]) for a, b in zip(outputs, base, strict=True)))
+        equal=None if base is None else sum(_same(a.tokens[0], b.tokens[0]) for a, b in zip(outputs, base, strict=True)),
+    )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -56,9 +56,14 @@ class _Worker:
         self.stop()
         self._folder = tempfile.mkdtemp(prefix="packed-ss-")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(SCRIPTS / "mathematics.py"), self._folder], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
-            env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"})
+            [sys.executable, "-I", "-B", str(SCRIPTS / "mathematics.py"), self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
+        )
         if self._line(START_SECONDS) != b"ready\n":
             self.stop()
             raise RuntimeError("math-verify does not start in a process of its own")

@@ -53,8 +53,14 @@ class Traced(Decoder):
         self.pairs, self._cached, self._due = [[] for _ in range(n)], [[] for _ in range(n)], [[] for _ in range(n)]
         return state
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
-                 following: OrderedCall | None = None) -> None:
+    def _resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: OrderedState,
+        request: Request,
+        call: OrderedCall,
+        following: OrderedCall | None = None,
+    ) -> None:
         before = [t.tolist() for t in (state.finish_reason, state.order, state.draft)]
         super()._resolve(outputs, state, request, call, following)
         ids = outputs[0][:, : call.window].argmax(-1).tolist() if call.verifies else None
@@ -108,5 +114,8 @@ def wrong_pairs(model: Transformer, prompt: Sequence[int], pairs: Sequence[Pair]
     logits = logits[first:]
     logits[:, list(config.excluded_token_ids)] = -torch.inf
     best = logits.argmax(-1).tolist()
-    return [(pair, best[k], float(logits[k, best[k]] - logits[k, pair.token])) for k, pair in enumerate(pairs)
-            if best[k] != pair.token]
+    return [
+        (pair, best[k], float(logits[k, best[k]] - logits[k, pair.token]))
+        for k, pair in enumerate(pairs)
+        if best[k] != pair.token
+    ]

@@ -75,17 +75,29 @@ def ministral3(model: Transformer, attention: str = "sdpa") -> Any:
     rope = {"llama_4_scaling_beta": 0.0, "original_max_position_embeddings": 1} | rope_json(c.rope)
     positions = int((c.rope.original_max_position or 256) * (c.rope.yarn_factor or 1))  # the value that it warns without
     config = Ministral3Config(
-        vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size,
-        num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
-        head_dim=c.head_dim, rms_norm_eps=c.rms_norm_eps, max_position_embeddings=positions,
-        tie_word_embeddings=c.tie_word_embeddings, rope_parameters=rope, sliding_window=None, pad_token_id=None,
-        bos_token_id=None, eos_token_id=None,
+        vocab_size=c.vocab_size,
+        hidden_size=c.hidden_size,
+        intermediate_size=c.intermediate_size,
+        num_hidden_layers=c.num_layers,
+        num_attention_heads=c.num_heads,
+        num_key_value_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        rms_norm_eps=c.rms_norm_eps,
+        max_position_embeddings=positions,
+        tie_word_embeddings=c.tie_word_embeddings,
+        rope_parameters=rope,
+        sliding_window=None,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     weight = model.embed.weight
     with torch.device(weight.device):  # rotary frequencies stay float32, as in its own from_pretrained
         causal = AutoModelForCausalLM.from_config(config, dtype=weight.dtype, attn_implementation=attention)
-    state = {name.replace("encoder.", "model.").replace("diffusion_head", "lm_head"): part
-             for name, part in checkpoint_parts(model, nemotron.tensor_map(c))}
+    state = {
+        name.replace("encoder.", "model.").replace("diffusion_head", "lm_head"): part
+        for name, part in checkpoint_parts(model, nemotron.tensor_map(c))
+    }
     if c.tie_word_embeddings:
         state["lm_head.weight"] = weight
     causal.load_state_dict(state, strict=True, assign=True)
@@ -129,15 +141,27 @@ class TransformersGenerate:
         _synchronize(self._causal.device)
         begin = time.perf_counter()
         out = self._causal.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=cap, do_sample=False, use_cache=True,
-            eos_token_id=self._stops or None, pad_token_id=self._stops[0] if self._stops else 0, **self._lookup)
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=cap,
+            do_sample=False,
+            use_cache=True,
+            eos_token_id=self._stops or None,
+            pad_token_id=self._stops[0] if self._stops else 0,
+            **self._lookup,
+        )
         _synchronize(self._causal.device)
         seconds = time.perf_counter() - begin
-        tokens = out[0, len(prompt):].tolist()
+        tokens = out[0, len(prompt) :].tolist()
         return Measured(
-            tokens=tokens, nfe=len(self._calls), advances=None if self._lookup else [1] * len(tokens), seconds=seconds,
-            finish_reason=_reason(tokens, self._stops), model_seconds=None if self._on_gpu else sum(self._calls),
-            first_model_seconds=None if self._on_gpu else self._calls[0])
+            tokens=tokens,
+            nfe=len(self._calls),
+            advances=None if self._lookup else [1] * len(tokens),
+            seconds=seconds,
+            finish_reason=_reason(tokens, self._stops),
+            model_seconds=None if self._on_gpu else sum(self._calls),
+            first_model_seconds=None if self._on_gpu else self._calls[0],
+        )
 
     generate_timed = generate
 
@@ -175,8 +199,9 @@ class CompiledLoop:
             if scale is not None:
                 q = q * scale[..., None, None].to(q.dtype)
             keys, values = self._keys[layer].index_copy_(1, positions, k), self._values[layer].index_copy_(1, positions, v)
-            return F.scaled_dot_product_attention(q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
-                                                  attn_mask=seen, enable_gqa=True).transpose(1, 2)
+            return F.scaled_dot_product_attention(
+                q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=seen, enable_gqa=True
+            ).transpose(1, 2)
 
         return model(ids, attend, 1)[0].argmax(-1)
 
@@ -191,11 +216,16 @@ class CompiledLoop:
         while tokens[-1] not in stops and len(tokens) < cap:
             at = len(prompt) + len(tokens) - 1
             # A clone, for the next replay writes over what this one returns.
-            token = self._step(token[None], self._place[at: at + 1]).clone()
+            token = self._step(token[None], self._place[at : at + 1]).clone()
             tokens.append(int(token))
         seconds = time.perf_counter() - begin
-        return Measured(tokens=tokens, nfe=len(tokens), advances=[1] * len(tokens), seconds=seconds,
-                        finish_reason=_reason(tokens, list(stops)))
+        return Measured(
+            tokens=tokens,
+            nfe=len(tokens),
+            advances=[1] * len(tokens),
+            seconds=seconds,
+            finish_reason=_reason(tokens, list(stops)),
+        )
 
     generate_timed = generate
 
@@ -216,8 +246,13 @@ class ChainVerified:
 
     def generate(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
         out = self._decoder.generate(prompt, max_new_tokens=cap, temperature=temperature, seed=seed, verification="rejection")
-        return Measured(tokens=out.tokens[0].tolist(), nfe=out.nfe[0], advances=out.advances[0], seconds=out.seconds,
-                        finish_reason=out.finish_reason[0])
+        return Measured(
+            tokens=out.tokens[0].tolist(),
+            nfe=out.nfe[0],
+            advances=out.advances[0],
+            seconds=out.seconds,
+            finish_reason=out.finish_reason[0],
+        )
 
     generate_timed = generate
 

@@ -18,9 +18,11 @@ def plot_comparison(summaries: Sequence[Summary], path: Path, title: str) -> Non
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    panels = (("tokens / NFE", "higher is better", [s.tokens_per_nfe for s in summaries]),
-              ("ms / NFE", "lower is better", [s.ms_per_nfe for s in summaries]),
-              ("tokens / s", "higher is better", [s.tokens_per_second for s in summaries]))
+    panels = (
+        ("tokens / NFE", "higher is better", [s.tokens_per_nfe for s in summaries]),
+        ("ms / NFE", "lower is better", [s.ms_per_nfe for s in summaries]),
+        ("tokens / s", "higher is better", [s.tokens_per_second for s in summaries]),
+    )
     names = [s.schedule for s in summaries]
     figure, axes = plt.subplots(1, 3, figsize=(3.6 * 3, 0.5 * len(names) + 1.9), sharey=True, layout="constrained")
     for axis, (label, better, values) in zip(axes, panels, strict=True):

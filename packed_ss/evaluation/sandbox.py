@@ -78,8 +78,10 @@ def judge(sources: Sequence[str], tests: Checks, limits: Limits = Limits(), wall
     processes: list[subprocess.Popen] = []
     root = tempfile.mkdtemp(prefix="packed-ss-")
     try:
-        for script, given, ends in (("answer", {"sources": list(sources)}, (from_judge, to_judge)),
-                                    ("judge", task, (from_answer, to_answer))):
+        for script, given, ends in (
+            ("answer", {"sources": list(sources)}, (from_judge, to_judge)),
+            ("judge", task, (from_answer, to_answer)),
+        ):
             folder = os.path.join(root, script)
             os.mkdir(folder)
             processes.append(_start(script, folder, given | {"limits": asdict(limits)}, ends))
@@ -123,9 +125,16 @@ def _start(script: str, folder: str, given: dict, ends: tuple[int, int]) -> subp
     with tempfile.TemporaryFile() as stdin:
         stdin.write(json.dumps(given).encode())
         stdin.seek(0)
-        return subprocess.Popen([sys.executable, "-I", "-B", str(SCRIPTS / f"{script}.py"), folder, *map(str, ends)],
-                                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=ends, env=environment,
-                                cwd=folder, start_new_session=True)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-B", str(SCRIPTS / f"{script}.py"), folder, *map(str, ends)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=ends,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
 
 
 def _read(pipe: IO[bytes], deadline: float) -> bytes | None:

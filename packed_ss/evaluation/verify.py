@@ -36,8 +36,16 @@ class Report:
 
 
 @torch.no_grad()
-def verify(model: Transformer, prompt: Sequence[int], tokens: Sequence[int], *, temperature: float = 0.0, top_k: int = 0,
-           top_p: float = 1.0, seed: int = 0) -> Report:
+def verify(
+    model: Transformer,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> Report:
     """Teacher-forces ``tokens`` after ``prompt`` through one dense pass, causal, or of an ordered model, left to right.
 
     Temperature 0: each token must be the argmax of the logits.  Else the output must be of coupled verification at this
@@ -46,15 +54,20 @@ def verify(model: Transformer, prompt: Sequence[int], tokens: Sequence[int], *, 
     if not tokens:
         return Report(0, [], float("inf"), 0)
     ordered = model.config.layout == "ordered"
-    logits = mask_logits(model, prompt, tokens) if ordered else causal_logits(model, [*prompt, *tokens])[len(prompt) - 1: -1]
+    logits = mask_logits(model, prompt, tokens) if ordered else causal_logits(model, [*prompt, *tokens])[len(prompt) - 1 : -1]
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature >= 1e-5:
-        noise = [[gumbel(uniform(seed, len(prompt) + i, TARGET, token)) for token in range(scores.shape[1])]
-                 for i in range(len(tokens))]
+        noise = [
+            [gumbel(uniform(seed, len(prompt) + i, TARGET, token)) for token in range(scores.shape[1])]
+            for i in range(len(tokens))
+        ]
         scores = process(scores, temperature, top_k, top_p) + torch.tensor(noise, dtype=scores.dtype)
     best = scores.argmax(-1).tolist()
-    mismatches = [Mismatch(i, token, best[i], float(scores[i, best[i]] - scores[i, token]))
-                  for i, token in enumerate(tokens) if token != best[i]]
+    mismatches = [
+        Mismatch(i, token, best[i], float(scores[i, best[i]] - scores[i, token]))
+        for i, token in enumerate(tokens)
+        if token != best[i]
+    ]
     top = scores.topk(min(2, scores.shape[1]), dim=-1).values
     gaps = top[:, 0] - top[:, -1] if top.shape[1] > 1 else torch.full((len(tokens),), torch.inf)
     return Report(len(tokens), mismatches, float(gaps.min()), int(gaps.argmin()))
@@ -73,7 +86,7 @@ def mask_logits(model: Transformer, prompt: Sequence[int], tokens: Sequence[int]
     positions = torch.tensor([*range(n + count), *range(n, n + count)], device=device)
     clean = torch.arange(ids.shape[0], device=device) < n + count
     visible = clean & (positions[None, :] < positions[:, None]) | torch.eye(ids.shape[0], dtype=torch.bool, device=device)
-    logits = dense_logits(model, ids, positions, visible)[n + count:]
+    logits = dense_logits(model, ids, positions, visible)[n + count :]
     logits[:, list(model.config.excluded_token_ids)] = -torch.inf
     return logits
 
@@ -86,8 +99,9 @@ def dense_logits(model: Transformer, ids: Tensor, positions: Tensor, visible: Te
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if scale is not None:
             q = q * scale[..., None, None].to(q.dtype)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
-                                             is_causal=visible is None, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible, is_causal=visible is None, enable_gqa=True
+        )
         return out.transpose(1, 2)
 
     return model(ids[None], attend)[0]

@@ -14,8 +14,9 @@ from ..rows import Rows, pack_bits
 CHUNK = 1024
 
 
-def prefill_passes(prompts: Sequence[Sequence[int]], masks: int, mask_token_id: int, spare_slot: int,
-                   device: torch.device) -> Iterator[tuple[Rows, bool]]:
+def prefill_passes(
+    prompts: Sequence[Sequence[int]], masks: int, mask_token_id: int, spare_slot: int, device: torch.device
+) -> Iterator[tuple[Rows, bool]]:
     """Rows of the passes that make up the first call, each with whether it is the last one, whose logits are wanted.
 
     The last pass ends in the last prompt token, the only verifier row, and ``masks`` MASK rows at the positions after the
@@ -32,8 +33,16 @@ def prefill_passes(prompts: Sequence[Sequence[int]], masks: int, mask_token_id: 
         begin = end
 
 
-def _pass(prompts: Sequence[Sequence[int]], lengths: np.ndarray, begin: int, end: int, masks: int | None,
-          mask_token_id: int, spare_slot: int, device: torch.device) -> Rows:
+def _pass(
+    prompts: Sequence[Sequence[int]],
+    lengths: np.ndarray,
+    begin: int,
+    end: int,
+    masks: int | None,
+    mask_token_id: int,
+    spare_slot: int,
+    device: torch.device,
+) -> Rows:
     """Columns begin ... end-1 of the left-padded prompts; with ``masks`` given, the last token and the MASK rows too."""
     tail = 0 if masks is None else 1 + masks
     longest = int(lengths.max())
@@ -54,5 +63,10 @@ def _pass(prompts: Sequence[Sequence[int]], lengths: np.ndarray, begin: int, end
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int32)).to(device)
 
-    return Rows(ids=put(ids), positions=put(np.where(real, position, 0)), slots=put(np.where(real, position, spare_slot)),
-                cache_len=put(cached), tail_mask=put(pack_bits(visible)))
+    return Rows(
+        ids=put(ids),
+        positions=put(np.where(real, position, 0)),
+        slots=put(np.where(real, position, spare_slot)),
+        cache_len=put(cached),
+        tail_mask=put(pack_bits(visible)),
+    )

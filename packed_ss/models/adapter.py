@@ -23,9 +23,23 @@ PREFIX = "base_model.model."
 
 #: Settings of PEFT that would change what is computed, or where; each must be absent, null, false or empty.
 UNSUPPORTED = (
-    "alora_invocation_tokens", "alpha_pattern", "arrow_config", "exclude_modules", "fan_in_fan_out", "layer_replication",
-    "layers_to_transform", "lora_bias", "megatron_config", "modules_to_save", "rank_pattern", "target_parameters",
-    "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora")
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "layer_replication",
+    "layers_to_transform",
+    "lora_bias",
+    "megatron_config",
+    "modules_to_save",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+)
 #: Named initialisations that leave the base weights alone; the others go with a changed base.
 INITIALISATIONS = ("gaussian", "eva", "orthogonal")
 
@@ -82,8 +96,10 @@ def load_adapter(model: nn.Module, folder: Path, tensors: TensorMap) -> None:
     known = targets(tensors)
     chosen = {module: target for module, target in known.items() if any(_named(module, name) for name in names)}
     if strange := [name for name in names if not any(_named(module, name) for module in known)]:
-        raise ValueError(f"{folder / CONFIG}: target_modules has {', '.join(map(shown, strange))}, but only linear layers of the "
-                         f"model's blocks are accepted: {', '.join(sorted({module.rpartition('.')[2] for module in known}))}")
+        raise ValueError(
+            f"{folder / CONFIG}: target_modules has {', '.join(map(shown, strange))}, but only linear layers of the "
+            f"model's blocks are accepted: {', '.join(sorted({module.rpartition('.')[2] for module in known}))}"
+        )
     stored = stored_in(folder / WEIGHTS)
     _check(stored, chosen, rank, folder)
     attach(model, list(chosen.values()), rank)
@@ -117,7 +133,7 @@ def part_of(model: nn.Module, target: Target) -> tuple[Tensor, Tensor]:
     """A [r, in] and (alpha / r) B [out, r] of a matrix, as views of the parameters of its `LowRank`."""
     module: LowRank = model.get_submodule(target.parameter.removesuffix(".weight")).adapter
     k = module.columns.index((target.first, target.last))
-    return module.down.detach()[k * module.rank: (k + 1) * module.rank], module.up[k].detach()
+    return module.down.detach()[k * module.rank : (k + 1) * module.rank], module.up[k].detach()
 
 
 def _read_config(path: Path) -> tuple[int, float, list[str]]:

@@ -35,16 +35,23 @@ def write_setdlm(model: Transformer, folder: Path, *, pad_token_id: int | None =
     """
     c = model.config
     if c.layout != "ordered" or not c.qk_norm or c.rope.llama_4_scaling_beta is not None:
-        raise ValueError(f"{setdlm.MODEL_TYPE} is for models with the ordered layout, q/k norms and no query scale, which a "
-                         f"{c.layout}-layout model{' with' if c.qk_norm else ' without'} q/k norms is not"
-                         f"{'' if c.rope.llama_4_scaling_beta is None else ', for it has a query scale'}")
+        raise ValueError(
+            f"{setdlm.MODEL_TYPE} is for models with the ordered layout, q/k norms and no query scale, which a "
+            f"{c.layout}-layout model{' with' if c.qk_norm else ' without'} q/k norms is not"
+            f"{'' if c.rope.llama_4_scaling_beta is None else ', for it has a query scale'}"
+        )
     if c.horizon is not None and c.horizon % 2:
         raise ValueError(f"the horizon is {c.horizon}, but {setdlm.MODEL_TYPE} holds half of it, so an even one is accepted")
     if not {c.mask_token_id, *range(_text_vocabulary(c), c.vocab_size)} == set(c.excluded_token_ids):
-        raise ValueError(f"{len(c.excluded_token_ids)} ids are excluded, but {setdlm.MODEL_TYPE} excludes the MASK id and a run "
-                         f"of last ids")
-    _write(model, Path(folder), setdlm.tensor_map(c),
-           {"config.json": setdlm_json(c, pad_token_id), setdlm.BASE_CONFIG: qwen3_json(c)})
+        raise ValueError(
+            f"{len(c.excluded_token_ids)} ids are excluded, but {setdlm.MODEL_TYPE} excludes the MASK id and a run of last ids"
+        )
+    _write(
+        model,
+        Path(folder),
+        setdlm.tensor_map(c),
+        {"config.json": setdlm_json(c, pad_token_id), setdlm.BASE_CONFIG: qwen3_json(c)},
+    )
 
 
 def write_adapter(model: Transformer, folder: Path, alpha: float) -> None:
@@ -134,15 +141,23 @@ def setdlm_json(config: ModelConfig, pad_token_id: int | None) -> dict[str, Any]
     """The wrapper's ``config.json`` of a model, as a dictionary with the format's public keys."""
     c = config
     eos = c.eos_token_ids[0] if len(c.eos_token_ids) == 1 else list(c.eos_token_ids)
-    special = {"vocab_size": _text_vocabulary(c), "mask_token_id": c.mask_token_id, "eos_token_id": eos,
-               "pad_token_id": pad_token_id}
+    special = {
+        "vocab_size": _text_vocabulary(c),
+        "mask_token_id": c.mask_token_id,
+        "eos_token_id": eos,
+        "pad_token_id": pad_token_id,
+    }
     schedule = {"_target_": "noise_schedule_noise_schedules.StaggeredNoise", "length": c.max_position}
     return {
         "architectures": ["SetDLM"],
         "model_type": setdlm.MODEL_TYPE,
         "attn_backend": "sdpa",
-        "backbone_config": {"_target_": "backbone_automodel.AutoModelFromPreTrained", "automodel_cls": "AutoModelForCausalLM",
-                            "num_layers": c.num_layers, "pretrained_model_name_or_path": None},
+        "backbone_config": {
+            "_target_": "backbone_automodel.AutoModelFromPreTrained",
+            "automodel_cls": "AutoModelForCausalLM",
+            "num_layers": c.num_layers,
+            "pretrained_model_name_or_path": None,
+        },
         "block_size": c.max_position,
         "dtype": c.dtype,
         "eval_block_size": c.max_position,
@@ -184,11 +199,20 @@ def rope_json(rope: RopeConfig) -> dict[str, Any]:
     """The ``rope_parameters`` of a model, without the keys that are not set."""
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
     if rope.yarn_factor is not None:
-        parameters |= {"rope_type": "yarn", "factor": rope.yarn_factor, "beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow,
-                       "mscale": rope.mscale, "mscale_all_dim": rope.mscale_all_dim, "attention_factor": rope.attention_factor,
-                       "truncate": None if rope.truncate else False}
-    parameters |= {"original_max_position_embeddings": rope.original_max_position,
-                   "llama_4_scaling_beta": rope.llama_4_scaling_beta}
+        parameters |= {
+            "rope_type": "yarn",
+            "factor": rope.yarn_factor,
+            "beta_fast": rope.beta_fast,
+            "beta_slow": rope.beta_slow,
+            "mscale": rope.mscale,
+            "mscale_all_dim": rope.mscale_all_dim,
+            "attention_factor": rope.attention_factor,
+            "truncate": None if rope.truncate else False,
+        }
+    parameters |= {
+        "original_max_position_embeddings": rope.original_max_position,
+        "llama_4_scaling_beta": rope.llama_4_scaling_beta,
+    }
     return {key: value for key, value in parameters.items() if value is not None}
 
 

@@ -25,6 +25,7 @@ def obstacle() -> str:
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """s = x + update, and s / rms(s) * weight over the last dimension; both [N, R, H].  ``x`` and ``update`` are used up."""
     if _serves(x):
+
         def fused(norm: Callable[..., None]) -> tuple[Tensor, Tensor]:
             norm(update.flatten(0, -2), x.flatten(0, -2), weight, eps)  # in place: x becomes s, update the norm
             return x, update

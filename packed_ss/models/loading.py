@@ -96,8 +96,9 @@ def adapter_folder(adapter: str | os.PathLike[str], checkpoint: Path) -> Path:
     for folder in (checkpoint / adapter, Path(adapter).expanduser()):
         if folder.is_dir():
             return folder
-    raise ValueError(f"there is no adapter {str(adapter)!r}: {checkpoint} has no folder of that name, and there is no such "
-                     f"local folder")
+    raise ValueError(
+        f"there is no adapter {str(adapter)!r}: {checkpoint} has no folder of that name, and there is no such local folder"
+    )
 
 
 def resolve_folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> Path:
@@ -200,7 +201,7 @@ def _read(model: Transformer, stored: dict[str, Stored], tensors: TensorMap) -> 
     for parameter, parts in tensors.items():
         first = 0
         for name, shape in parts:
-            targets[name] = model.get_parameter(parameter).detach()[first: first + shape[0]]
+            targets[name] = model.get_parameter(parameter).detach()[first : first + shape[0]]
             first += shape[0]
     for path in sorted({stored[name].file for name in targets}):
         with opened(path) as file:
@@ -217,5 +218,4 @@ def _compare(model: Transformer, stored: dict[str, Stored], copies: TensorMap) -
             if name in stored:
                 with opened(stored[name].file) as file:
                     if not torch.equal(file.get_tensor(name).to(weight), weight):
-                        raise ValueError(f"the head is tied to the embedding, but {name} in {stored[name].file} differs "
-                                         f"from it")
+                        raise ValueError(f"the head is tied to the embedding, but {name} in {stored[name].file} differs from it")

@@ -68,17 +68,20 @@ def model_config(config: dict[str, Any], folder: Path, shapes: Shapes) -> ModelC
 
 def _sizes(shapes: Shapes, folder: Path) -> dict[str, int]:
     """The transformer's sizes as `ModelConfig` names them, from the embedding and the first layer."""
+
     def dimensions(name: str, count: int) -> tuple[int, ...]:
         shape = shapes.get(PREFIX + name)
         if shape is None:
             raise ValueError(f"the weights in {folder} do not hold {PREFIX}{name}, whose shape says how large the model is")
         if len(shape) != count or 0 in shape:
-            raise ValueError(f"the weights in {folder} hold {PREFIX}{name} of shape {list(shape)}, but a shape of {count} "
-                             f"positive sizes is accepted")
+            raise ValueError(
+                f"the weights in {folder} hold {PREFIX}{name} of shape {list(shape)}, but a shape of {count} "
+                f"positive sizes is accepted"
+            )
         return shape
 
     rows, hidden = dimensions("embed_tokens.weight", 2)
-    head_dim, = dimensions("layers.0.self_attn.q_norm.weight", 1)
+    (head_dim,) = dimensions("layers.0.self_attn.q_norm.weight", 1)
     heads = {}
     for kind, name in (("num_heads", "q_proj"), ("num_kv_heads", "k_proj")):
         out = dimensions(f"layers.0.self_attn.{name}.weight", 2)[0]
@@ -86,8 +89,14 @@ def _sizes(shapes: Shapes, folder: Path) -> dict[str, int]:
             raise ValueError(f"the weights in {folder} hold a {name} of {out} rows, but whole heads of {head_dim} are accepted")
         heads[kind] = out // head_dim
     numbers = {found[1] for name in shapes if (found := re.match(re.escape(PREFIX) + r"layers\.(\d+)\.", name, re.ASCII))}
-    return {"vocab_size": rows, "hidden_size": hidden, "num_layers": len(numbers), "head_dim": head_dim, **heads,
-            "intermediate_size": dimensions("layers.0.mlp.gate_proj.weight", 2)[0]}
+    return {
+        "vocab_size": rows,
+        "hidden_size": hidden,
+        "num_layers": len(numbers),
+        "head_dim": head_dim,
+        **heads,
+        "intermediate_size": dimensions("layers.0.mlp.gate_proj.weight", 2)[0],
+    }
 
 
 def _horizon(fields: Fields) -> int | None:
@@ -101,8 +110,14 @@ def _base_values(fields: Fields, folder: Path) -> tuple[RopeConfig, float, bool]
     """Rotary settings, the norms' epsilon and whether the head is tied, of the base model."""
     file = _base_config(fields, folder)
     if file is None:
-        _log.warning("%s has no %s and the hub cache has no config of its base model, so rope_theta %g and rms_norm_eps %g of "
-                     "Qwen3 are used", folder, BASE_CONFIG, QWEN3_ROPE.theta, QWEN3_EPS)
+        _log.warning(
+            "%s has no %s and the hub cache has no config of its base model, so rope_theta %g and rms_norm_eps %g of "
+            "Qwen3 are used",
+            folder,
+            BASE_CONFIG,
+            QWEN3_ROPE.theta,
+            QWEN3_EPS,
+        )
         return QWEN3_ROPE, QWEN3_EPS, True
     base = Fields(read_object(file), str(file))
     base.choice("model_type", (BASE_MODEL_TYPE,))

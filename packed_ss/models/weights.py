@@ -63,8 +63,10 @@ def _shards(index: Path, ending: str) -> dict[str, Stored]:
     for name, file in Fields(listed, f"{index}: weight_map").values.items():
         # A shard lies beside its index, wherever the index says it is.
         if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+" + re.escape(ending), file, re.ASCII):
-            raise ValueError(f"{index}: tensor {shown(name)} is in {shown(file)}, but only names of {ending} files "
-                             "in the same folder are accepted")
+            raise ValueError(
+                f"{index}: tensor {shown(name)} is in {shown(file)}, but only names of {ending} files "
+                "in the same folder are accepted"
+            )
         shards.setdefault(file, set()).add(name)
     stored: dict[str, Stored] = {}
     strays = []
@@ -138,8 +140,9 @@ class _SavedFile:
 
     def header(self) -> dict[str, tuple[tuple[int, ...], str]]:
         names = {getattr(torch, ours): theirs for theirs, ours in FLOAT_DTYPES.items()}
-        return {name: (tuple(t.shape), names.get(t.dtype, str(t.dtype).removeprefix("torch.")))
-                for name, t in self._tensors.items()}
+        return {
+            name: (tuple(t.shape), names.get(t.dtype, str(t.dtype).removeprefix("torch."))) for name, t in self._tensors.items()
+        }
 
     def get_tensor(self, name: str) -> Tensor:
         return self._tensors[name]

@@ -68,11 +68,20 @@ def _fake_verify_rows(*arguments):
     return torch.empty_like(draft), torch.empty_like(draft)
 
 
-_FAKES = {"uniform_noise": _fake_uniform_noise, "rope_store": _fake_like_q, "tail_attention": _fake_like_q,
-          "linear_argmax": _fake_linear_argmax, "argmax_rows": _fake_argmax_rows, "verify_rows": _fake_verify_rows}
+_FAKES = {
+    "uniform_noise": _fake_uniform_noise,
+    "rope_store": _fake_like_q,
+    "tail_attention": _fake_like_q,
+    "linear_argmax": _fake_linear_argmax,
+    "argmax_rows": _fake_argmax_rows,
+    "verify_rows": _fake_verify_rows,
+}
 # The others only write to their arguments.
-_FAKES |= {_name: getattr(checks, f"check_{_name}", None) or getattr(checks_ordered, f"check_{_name}")
-           for _name in _TORCH_KERNELS if _name not in _FAKES}
+_FAKES |= {
+    _name: getattr(checks, f"check_{_name}", None) or getattr(checks_ordered, f"check_{_name}")
+    for _name in _TORCH_KERNELS
+    if _name not in _FAKES
+}
 for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"packed_ss::{_name}", _FAKES[_name], lib=_library)

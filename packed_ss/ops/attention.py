@@ -6,8 +6,17 @@ import torch
 from torch import Tensor
 
 
-def rope_store(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, query_scale: Tensor | None, slots: Tensor,
-               k_cache: Tensor, v_cache: Tensor) -> Tensor:
+def rope_store(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    query_scale: Tensor | None,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+) -> Tensor:
     """Rotates q and k, scales q, and writes k and v to their cache slots.
 
     q [N, R, Hq, D], k and v [N, R, Hkv, D]; cos and sin [N, R, D/2]; query_scale [N, R] or None; slots [N, R] integer;

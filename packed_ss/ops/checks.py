@@ -58,9 +58,20 @@ def check_resolve_rejection(logits: Tensor, *arguments) -> None:
     check_tensor(op, logits.device, "draft_log_q", draft_log_q, dtype, shape, "[N, W, V]")
 
 
-def check_pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
-                     verifier_rows: int, block_size: int, cuts: Sequence[int], ids: Tensor, positions: Tensor,
-                     slots: Tensor) -> None:
+def check_pack_block(
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    draft: Tensor,
+    draft_len: Tensor,
+    mask_token_id: int,
+    verifier_rows: int,
+    block_size: int,
+    cuts: Sequence[int],
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+) -> None:
     """Refuses what `pack_block` does not accept."""
     op, device = "pack_block", tokens.device
     check_matrix(op, device, "tokens", tokens, None, "[N, T]")
@@ -80,21 +91,53 @@ def check_logits(op: str, logits: Tensor) -> None:
         raise ValueError(f"{op}: logits must be contiguous along the vocabulary, got strides {list(logits.stride())}.")
 
 
-def _check_state(op: str, source: str, results: Tensor, tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor,
-                 draft_len: Tensor, finish_reason: Tensor, nfe: Tensor, advances: Tensor, limit: Tensor, prompt_length: Tensor,
-                 stops: Tensor, verifier_rows: int, block_size: int, cuts: Sequence[int], shift: int, mask_token_id: int,
-                 next_verifier_rows: int, next_cuts: Sequence[int], next_ids: Tensor | None, next_positions: Tensor | None,
-                 next_slots: Tensor | None) -> int:
+def _check_state(
+    op: str,
+    source: str,
+    results: Tensor,
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    draft: Tensor,
+    draft_len: Tensor,
+    finish_reason: Tensor,
+    nfe: Tensor,
+    advances: Tensor,
+    limit: Tensor,
+    prompt_length: Tensor,
+    stops: Tensor,
+    verifier_rows: int,
+    block_size: int,
+    cuts: Sequence[int],
+    shift: int,
+    mask_token_id: int,
+    next_verifier_rows: int,
+    next_cuts: Sequence[int],
+    next_ids: Tensor | None,
+    next_positions: Tensor | None,
+    next_slots: Tensor | None,
+) -> int:
     """W.  ``results`` [N, rows, ...] are logits, or what stands for them, called ``source``."""
     n, device = results.shape[0], results.device
     rows = _check_shape(op, "", verifier_rows, block_size, cuts, shift)
     if results.shape[1] != rows:
-        raise ValueError(f"{op}: {source} must have verifier_rows + len(cuts) * block_size = {rows} rows, "
-                         f"got {list(results.shape)}.")
+        raise ValueError(
+            f"{op}: {source} must have verifier_rows + len(cuts) * block_size = {rows} rows, got {list(results.shape)}."
+        )
     check_matrix(op, device, "tokens", tokens, n, f"[N, T] with N as in {source}")
     check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
-    check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len, finish_reason=finish_reason, nfe=nfe,
-                   limit=limit, prompt_length=prompt_length)
+    check_numbers(
+        op,
+        device,
+        n,
+        length=length,
+        cache_len=cache_len,
+        draft_len=draft_len,
+        finish_reason=finish_reason,
+        nfe=nfe,
+        limit=limit,
+        prompt_length=prompt_length,
+    )
     check_matrix(op, device, "advances", advances, n, f"[N, calls] with N as in {source}")
     check_matrix(op, device, "stops", stops, None, "[S, M] with M >= 1")
     buffers = next_ids, next_positions, next_slots
@@ -126,13 +169,23 @@ def _check_shape(op: str, prefix: str, verifier_rows: int, block_size: int, cuts
         raise ValueError(f"{op}: shift must be 0 or 1, got {shift}.")
     inside = cuts[0] == 0 and cuts[-1] < block_size if cuts else verifier_rows > 0
     if not inside or len(cuts) > _MOST_CUTS or any(low >= high for low, high in pairwise(cuts)):
-        raise ValueError(f"{op}: {prefix}cuts must ascend from 0, below block_size = {block_size}, {_MOST_CUTS} at most, "
-                         f"and none only with verifier rows, got {list(cuts)}.")
+        raise ValueError(
+            f"{op}: {prefix}cuts must ascend from 0, below block_size = {block_size}, {_MOST_CUTS} at most, "
+            f"and none only with verifier rows, got {list(cuts)}."
+        )
     return verifier_rows + len(cuts) * block_size
 
 
-def check_rows(op: str, device: torch.device, prefix: str, shape: tuple[int, int], mask_token_id: int, ids: Tensor,
-                positions: Tensor, slots: Tensor) -> None:
+def check_rows(
+    op: str,
+    device: torch.device,
+    prefix: str,
+    shape: tuple[int, int],
+    mask_token_id: int,
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+) -> None:
     if not 0 <= mask_token_id <= _INT32_MAX:
         raise ValueError(f"{op}: mask_token_id must be in 0 ... 2^31 - 1, got {mask_token_id}.")
     for name, buffer in (("ids", ids), ("positions", positions), ("slots", slots)):
@@ -145,8 +198,9 @@ def check_numbers(op: str, device: torch.device, n: int, **numbers: Tensor) -> N
         check_tensor(op, device, name, tensor, torch.int32, (n,), "[N]")
 
 
-def check_tensor(op: str, device: torch.device, name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int],
-                  meaning: str) -> None:
+def check_tensor(
+    op: str, device: torch.device, name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], meaning: str
+) -> None:
     if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous() or tensor.device != device:
         raise ValueError(f"{op}: {name} must be contiguous {_name(dtype)} {meaning} = {list(shape)} on {device}, {got(tensor)}.")
 

@@ -22,8 +22,18 @@ def check_argmax_rows(logits: Tensor, probability: bool) -> None:
     check_logits("argmax_rows", logits)
 
 
-def check_draw_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float,
-                    stream: int, ids: Tensor, log_q: Tensor | None) -> None:
+def check_draw_rows(
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    stream: int,
+    ids: Tensor,
+    log_q: Tensor | None,
+) -> None:
     """Refuses what `draw_rows` does not accept."""
     op = "draw_rows"
     width = _check_chosen(op, logits, rows, positions, seed, temperature, top_k, top_p)
@@ -34,8 +44,17 @@ def check_draw_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tenso
         _check_log_q(op, logits, "log_q", log_q, width)
 
 
-def check_verify_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float,
-                      draft: Tensor, draft_log_q: Tensor) -> None:
+def check_verify_rows(
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    draft: Tensor,
+    draft_log_q: Tensor,
+) -> None:
     """Refuses what `verify_rows` does not accept."""
     op = "verify_rows"
     width = _check_chosen(op, logits, rows, positions, seed, temperature, top_k, top_p)
@@ -52,11 +71,14 @@ def check_resolve_ordered(ids: Tensor, probability: Tensor | None, accepted: Ten
     _check_shape(op, waiting_rows, most, window, width, cuts)
     whole = (verifies + len(cuts)) * window
     if ids.shape[1] not in (whole, verifies * window):
-        raise ValueError(f"{op}: ids must have a column for each verifier and proposal row, {whole} in all, or for each verifier "
-                         f"row, got {list(ids.shape)}.")
+        raise ValueError(
+            f"{op}: ids must have a column for each verifier and proposal row, {whole} in all, or for each verifier "
+            f"row, got {list(ids.shape)}."
+        )
     if by_confidence and verifies and ids.shape[1] != whole:
-        raise ValueError(f"{op}: ids must have the {whole} columns of all rows for an order by confidence, "
-                         f"got {list(ids.shape)}.")
+        raise ValueError(
+            f"{op}: ids must have the {whole} columns of all rows for an order by confidence, got {list(ids.shape)}."
+        )
     if probability is not None:
         _check_probability(op, ids, probability)
     elif by_confidence and verifies:
@@ -90,9 +112,25 @@ def check_compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, source:
     check_matrix(op, device, "source", source, n, "[N, T]")
 
 
-def check_pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: Tensor, waiting: Tensor, mask_token_id: int,
-                       spare_slot: int, waiting_rows: int, window: int, drafts: bool, verifies: bool, cuts: Sequence[int],
-                       ids: Tensor, positions: Tensor, slots: Tensor, tail_mask: Tensor, consulted: Tensor) -> None:
+def check_pack_ordered(
+    tokens: Tensor,
+    cache_len: Tensor,
+    order: Tensor,
+    draft: Tensor,
+    waiting: Tensor,
+    mask_token_id: int,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: Sequence[int],
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    tail_mask: Tensor,
+    consulted: Tensor,
+) -> None:
     """Refuses what `pack_ordered` does not accept."""
     op, device = "pack_ordered", tokens.device
     check_matrix(op, device, "tokens", tokens, None, "[N, T]")
@@ -110,8 +148,9 @@ def check_pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: 
     check_tensor(op, device, "consulted", consulted, torch.int32, (n, 2), "[N, 2]")
 
 
-def _check_chosen(op: str, logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int,
-                  top_p: float) -> int:
+def _check_chosen(
+    op: str, logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float
+) -> int:
     """W."""
     check_logits(op, logits)
     n, device = logits.shape[0], logits.device
@@ -127,21 +166,55 @@ def _check_log_q(op: str, logits: Tensor, name: str, log_q: Tensor, width: int) 
 
 
 def _check_probability(op: str, ids: Tensor, probability: Tensor) -> None:
-    if probability.dtype not in (torch.float32, torch.float64) or probability.shape != ids.shape \
-            or not probability.is_contiguous() or probability.device != ids.device:
-        raise ValueError(f"{op}: probability must be contiguous float32 or float64 {list(ids.shape)} as ids on {ids.device}, "
-                         f"{got(probability)}.")
+    if (
+        probability.dtype not in (torch.float32, torch.float64)
+        or probability.shape != ids.shape
+        or not probability.is_contiguous()
+        or probability.device != ids.device
+    ):
+        raise ValueError(
+            f"{op}: probability must be contiguous float32 or float64 {list(ids.shape)} as ids on {ids.device}, "
+            f"{got(probability)}."
+        )
 
 
-def _check_state(op: str, ids: Tensor, tokens: Tensor, length: Tensor, cache_len: Tensor, finish_reason: Tensor, nfe: Tensor,
-                 advances: Tensor, end: Tensor, stopped: Tensor, prompt_length: Tensor, stops: Tensor, order: Tensor,
-                 draft: Tensor, waiting: Tensor, cached: Tensor, source: Tensor, moved: Tensor,
-                 retained: Tensor) -> tuple[int, int]:
+def _check_state(
+    op: str,
+    ids: Tensor,
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    finish_reason: Tensor,
+    nfe: Tensor,
+    advances: Tensor,
+    end: Tensor,
+    stopped: Tensor,
+    prompt_length: Tensor,
+    stops: Tensor,
+    order: Tensor,
+    draft: Tensor,
+    waiting: Tensor,
+    cached: Tensor,
+    source: Tensor,
+    moved: Tensor,
+    retained: Tensor,
+) -> tuple[int, int]:
     """W and P."""
     n, device = ids.shape[0], ids.device
     check_matrix(op, device, "tokens", tokens, n, "[N, T] with N as in ids")
-    check_numbers(op, device, n, length=length, cache_len=cache_len, finish_reason=finish_reason, nfe=nfe, end=end,
-                  stopped=stopped, prompt_length=prompt_length, moved=moved)
+    check_numbers(
+        op,
+        device,
+        n,
+        length=length,
+        cache_len=cache_len,
+        finish_reason=finish_reason,
+        nfe=nfe,
+        end=end,
+        stopped=stopped,
+        prompt_length=prompt_length,
+        moved=moved,
+    )
     check_matrix(op, device, "advances", advances, n, "[N, calls] with N as in ids")
     check_matrix(op, device, "stops", stops, None, "[S, M] with M >= 1")
     check_matrix(op, device, "order", order, n, "[N, W] with N as in ids")

@@ -22,7 +22,7 @@ def linear_argmax(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     ids = torch.zeros(n * rows, dtype=torch.int64, device=x.device)
     step = max(1, _SCORES_AT_ONCE // max(1, n * rows))
     for start in range(0, weight.shape[0], step):
-        top, at = (flat @ weight[start: start + step].to(dtype).T).max(-1)
+        top, at = (flat @ weight[start : start + step].to(dtype).T).max(-1)
         better = (top > best) | (top.isnan() & ~best.isnan())
         best, ids = torch.where(better, top, best), torch.where(better, at + start, ids)
     return best.view(n, rows), ids.int().view(n, rows)
@@ -33,7 +33,9 @@ def check_linear_argmax(x: Tensor, weight: Tensor) -> None:
     if x.dim() != 3 or not x.is_floating_point():
         raise ValueError(f"linear_argmax: x must be floating-point [N, R, H], got {x.dtype} {list(x.shape)}.")
     if weight.dim() != 2 or weight.shape[1] != x.shape[2] or weight.shape[0] == 0 or weight.dtype != x.dtype:
-        raise ValueError(f"linear_argmax: weight must be {x.dtype} [V, {x.shape[2]}] with V at least 1 as x asks, "
-                         f"got {weight.dtype} {list(weight.shape)}.")
+        raise ValueError(
+            f"linear_argmax: weight must be {x.dtype} [V, {x.shape[2]}] with V at least 1 as x asks, "
+            f"got {weight.dtype} {list(weight.shape)}."
+        )
     if weight.device != x.device:
         raise ValueError(f"linear_argmax: x and weight must be on one device, got {x.device} and {weight.device}.")

@@ -31,8 +31,10 @@ def load(operators: Collection[str]) -> None:
     global _module, _reason
     setting = os.environ.get("PACKED_SS_NATIVE", "")
     if setting not in ("", "0", "1") and (unknown := sorted({*setting.split(",")} - {*operators})):
-        raise ValueError(f"PACKED_SS_NATIVE names {', '.join(map(repr, unknown))}, but it must be 0, 1 or a list, separated by "
-                         f"commas, out of {', '.join(operators)}")
+        raise ValueError(
+            f"PACKED_SS_NATIVE names {', '.join(map(repr, unknown))}, but it must be 0, 1 or a list, separated by "
+            f"commas, out of {', '.join(operators)}"
+        )
     if _module is None:
         _reason = _obstacle()
         if not _reason:
@@ -91,6 +93,7 @@ def _obstacle() -> str:
         return str(record["reason"])
     if record["torch"] != torch.__version__:
         # The layout of torch's classes may differ, which loading would not notice.
-        return (f"it was compiled against torch {record['torch']}, but torch {torch.__version__} is running; "
-                "install packed_ss again.")
+        return (
+            f"it was compiled against torch {record['torch']}, but torch {torch.__version__} is running; install packed_ss again."
+        )
     return ""

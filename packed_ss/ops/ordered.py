@@ -204,8 +204,9 @@ def _drop(s: State) -> None:
     s.cached.copy_(s.cached.gather(1, s.source.long()))
 
 
-def _proposal(ids: Tensor, probability: Tensor | None, window: int, verifies: bool, cuts: list[int],
-              h: Tensor | None) -> tuple[_Proposal, Tensor | int]:
+def _proposal(
+    ids: Tensor, probability: Tensor | None, window: int, verifies: bool, cuts: list[int], h: Tensor | None
+) -> tuple[_Proposal, Tensor | int]:
     """What the call proposes after h matches, and the first row of the branch of the largest cut c <= h.
 
     Without cuts nothing; the scores are the verifier's then (App. E.6, linear).

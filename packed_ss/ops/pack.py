@@ -15,8 +15,20 @@ def pack_block(*arguments) -> None:
     write_rows(*arguments)
 
 
-def write_rows(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
-               verifier_rows: int, block_size: int, cuts: list[int], ids: Tensor, positions: Tensor, slots: Tensor) -> None:
+def write_rows(
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    draft: Tensor,
+    draft_len: Tensor,
+    mask_token_id: int,
+    verifier_rows: int,
+    block_size: int,
+    cuts: list[int],
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+) -> None:
     """Writes ids, positions and slots [N, R] of a call with ``verifier_rows`` rows and a region per cut.
 
     A draft slot without a token holds MASK.  Positions start at n - 1 (the last token), slots at ``cache_len``.

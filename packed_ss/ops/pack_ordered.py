@@ -10,16 +10,49 @@ from .checks_ordered import check_pack_ordered
 from .pack import table_range
 
 
-def pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: Tensor, waiting: Tensor, mask_token_id: int,
-                 spare_slot: int, waiting_rows: int, window: int, drafts: bool, verifies: bool, cuts: list[int], ids: Tensor,
-                 positions: Tensor, slots: Tensor, tail_mask: Tensor, consulted: Tensor) -> None:
+def pack_ordered(
+    tokens: Tensor,
+    cache_len: Tensor,
+    order: Tensor,
+    draft: Tensor,
+    waiting: Tensor,
+    mask_token_id: int,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: list[int],
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    tail_mask: Tensor,
+    consulted: Tensor,
+) -> None:
     """Writes ids, positions and slots [N, R] and tail_mask [N, R, ceil(R / 32)] of a call (`packed_ss.layouts.ordered`).
 
     A row that stands for nothing is a MASK at position 0, writes to ``spare_slot`` and sees the cache alone.  consulted [N, 2]
     receives 0 and min(kappa + 1, u), the logits rows that verification may ask for.
     """
-    check_pack_ordered(tokens, cache_len, order, draft, waiting, mask_token_id, spare_slot, waiting_rows, window, drafts,
-                       verifies, cuts, ids, positions, slots, tail_mask, consulted)
+    check_pack_ordered(
+        tokens,
+        cache_len,
+        order,
+        draft,
+        waiting,
+        mask_token_id,
+        spare_slot,
+        waiting_rows,
+        window,
+        drafts,
+        verifies,
+        cuts,
+        ids,
+        positions,
+        slots,
+        tail_mask,
+        consulted,
+    )
     device, rows = ids.device, ids.shape[1]
     due, place = waiting[:, :waiting_rows], order[:, :window]
     p = (due >= 0).sum(1, keepdim=True)

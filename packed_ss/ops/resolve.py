@@ -135,8 +135,9 @@ def resolve_rejection(logits: Tensor, *arguments) -> None:
         q_row = torch.where((h < count).unsqueeze(1), q_row, -torch.inf)
         noise = gumbel(seed, (n + h).int().unsqueeze(1), Stream.TARGET, vocab).squeeze(1)
         correction = (residual(p_row, q_row) + noise).argmax(-1).int()
-        candidates = torch.where(table_range(v, device) < h.unsqueeze(1), torch.nn.functional.pad(draft, (0, 1)),
-                                 correction.unsqueeze(1))
+        candidates = torch.where(
+            table_range(v, device) < h.unsqueeze(1), torch.nn.functional.pad(draft, (0, 1)), correction.unsqueeze(1)
+        )
         advance = commit(call, candidates, h, h + finite.gather(1, h.unsqueeze(1)).squeeze(1))
     if call.cuts:
         rows, count = retained_rows(call, h, advance)
@@ -242,9 +243,20 @@ def finish(call: _Call) -> None:
     if not call.cuts:
         call.draft_len.zero_()
     if call.next_ids is not None:
-        write_rows(call.tokens, call.length, call.cache_len, call.draft, call.draft_len, call.mask_token_id,
-                   call.next_verifier_rows, call.block_size, call.next_cuts, call.next_ids, call.next_positions,
-                   call.next_slots)
+        write_rows(
+            call.tokens,
+            call.length,
+            call.cache_len,
+            call.draft,
+            call.draft_len,
+            call.mask_token_id,
+            call.next_verifier_rows,
+            call.block_size,
+            call.next_cuts,
+            call.next_ids,
+            call.next_positions,
+            call.next_slots,
+        )
 
 
 def _rows_of(logits: Tensor, rows: Tensor) -> Tensor:

@@ -31,8 +31,18 @@ def argmax_rows(logits: Tensor, probability: bool) -> tuple[Tensor, Tensor]:
     return ids, torch.where(finite, total.reciprocal(), 0)
 
 
-def draw_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float,
-              stream: int, ids: Tensor, log_q: Tensor | None) -> None:
+def draw_rows(
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    stream: int,
+    ids: Tensor,
+    log_q: Tensor | None,
+) -> None:
     """Draws argmax(log p + G) of rows, with the noise of ``stream`` at their positions, into ids [N, W] int32.
 
     log_q [N, W, V], float32 or better, receives the log of the processed distribution of each row drawn from; None stores none.
@@ -48,8 +58,17 @@ def draw_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, tem
     ids.copy_(torch.where(wanted & best.isfinite(), token, -1))
 
 
-def verify_rows(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float,
-                draft: Tensor, draft_log_q: Tensor) -> tuple[Tensor, Tensor]:
+def verify_rows(
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    draft: Tensor,
+    draft_log_q: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Algorithm 2, lines 5-8: accepts drafts in turn with probability min(1, p/Q), and draws the first other token.
 
     draft [N, W] int32: the row's draft token, or -1; draft_log_q [N, W, V]: log Q.  Returns ids and accepted [N, W] int32: h

@@ -44,8 +44,7 @@ SCHEMAS = (
     f"resolve_match(Tensor logits, {_STATE}, {_SAMPLING}) -> ()",
     f"resolve_rejection(Tensor logits, {_STATE}, {_SAMPLING}, Tensor(l!) draft_log_q) -> ()",
     "argmax_rows(Tensor logits, bool probability) -> (Tensor, Tensor)",
-    f"draw_rows(Tensor logits, Tensor rows, Tensor positions, {_SAMPLING}, int stream, Tensor(a!) ids, "
-    "Tensor(b!)? log_q) -> ()",
+    f"draw_rows(Tensor logits, Tensor rows, Tensor positions, {_SAMPLING}, int stream, Tensor(a!) ids, Tensor(b!)? log_q) -> ()",
     f"verify_rows(Tensor logits, Tensor rows, Tensor positions, {_SAMPLING}, Tensor draft, Tensor draft_log_q) "
     "-> (Tensor, Tensor)",
     f"resolve_ordered(Tensor ids, Tensor? probability, Tensor? accepted, {_ORDERED}, int waiting_rows, int window, "

@@ -212,8 +212,9 @@ def textual(P: Sequence[Accepted], E: int) -> list[int]:
     return [tokens[j] for j in range(1, E + 1)[: leading(j in tokens for j in range(1, E + 1))]]
 
 
-def finished(P: Sequence[Accepted], E: int, failed: int | None, stops: Stops, advances: list[int],
-             iterations: list[Iteration]) -> OrderedGeneration:
+def finished(
+    P: Sequence[Accepted], E: int, failed: int | None, stops: Stops, advances: list[int], iterations: list[Iteration]
+) -> OrderedGeneration:
     """Return the record of a generation that has nothing left to do, or whose verifier row at ``failed`` has no argmax."""
     stopped = bool(ends({a.position: a.token for a in P}, stops))
     reason: FinishReason = "error" if failed is not None else "stop" if stopped else "length"

@@ -67,8 +67,15 @@ class _Sequence:
         return finished(self.P, self.E, self.failed, self.stops, self.advances, self.iterations)
 
 
-def autoregressive(verifier: Conditional, L: int, *, rule: Rule | None = None, prompt_length: int = 0,
-                   stop_ids: Collection[int] = (), stop_sequences: Sequence[Sequence[int]] = ()) -> OrderedGeneration:
+def autoregressive(
+    verifier: Conditional,
+    L: int,
+    *,
+    rule: Rule | None = None,
+    prompt_length: int = 0,
+    stop_ids: Collection[int] = (),
+    stop_sequences: Sequence[Sequence[int]] = (),
+) -> OrderedGeneration:
     """One token per call, left to right: the output, or the law, that every left-to-right schedule must reproduce.
 
     ``rule``: greedy by default.  ``prompt_length``: tokens before position 1, for the addresses of the noise.
@@ -81,9 +88,18 @@ def autoregressive(verifier: Conditional, L: int, *, rule: Rule | None = None, p
     return s.generation()
 
 
-def linear(verifier: Conditional, drafter: Conditional, W: int, L: int, *, rule: Rule | None = None,
-           order: Order = "left_to_right", prompt_length: int = 0, stop_ids: Collection[int] = (),
-           stop_sequences: Sequence[Sequence[int]] = ()) -> OrderedGeneration:
+def linear(
+    verifier: Conditional,
+    drafter: Conditional,
+    W: int,
+    L: int,
+    *,
+    rule: Rule | None = None,
+    order: Order = "left_to_right",
+    prompt_length: int = 0,
+    stop_ids: Collection[int] = (),
+    stop_sequences: Sequence[Sequence[int]] = (),
+) -> OrderedGeneration:
     """Linear-SS: a call drafts every open position of the window from P (advance 0), the next verifies them.
 
     The order is fixed before the drafting call.  Confidence is that of the verifier's most likely token at each position in the
@@ -103,9 +119,19 @@ def linear(verifier: Conditional, drafter: Conditional, W: int, L: int, *, rule:
     return s.generation()
 
 
-def branched(verifier: Conditional, drafter: Conditional, W: int, L: int, *, cuts: Collection[int], rule: Rule | None = None,
-             order: Order = "left_to_right", prompt_length: int = 0, stop_ids: Collection[int] = (),
-             stop_sequences: Sequence[Sequence[int]] = ()) -> OrderedGeneration:
+def branched(
+    verifier: Conditional,
+    drafter: Conditional,
+    W: int,
+    L: int,
+    *,
+    cuts: Collection[int],
+    rule: Rule | None = None,
+    order: Order = "left_to_right",
+    prompt_length: int = 0,
+    stop_ids: Collection[int] = (),
+    stop_sequences: Sequence[Sequence[int]] = (),
+) -> OrderedGeneration:
     """One call verifies D and, for each cut c, proposes every open position of the window from P and the drafts at c ranks.
 
     After h accepted drafts the next draft comes from the largest cut c <= h.  Confidence is the probability that the drafter gave
@@ -140,8 +166,15 @@ def quadratic(verifier: Conditional, drafter: Conditional, W: int, L: int, **set
     return branched(verifier, drafter, W, L, cuts=range(W), **settings)
 
 
-def native(conditional: Conditional, W: int, L: int, *, threshold: float = 0.9, stop_ids: Collection[int] = (),
-           stop_sequences: Sequence[Sequence[int]] = ()) -> OrderedGeneration:
+def native(
+    conditional: Conditional,
+    W: int,
+    L: int,
+    *,
+    threshold: float = 0.9,
+    stop_ids: Collection[int] = (),
+    stop_sequences: Sequence[Sequence[int]] = (),
+) -> OrderedGeneration:
     """SetDLM's own decoder: sliding window, argmax tokens, all positions of probability ``threshold`` or more, at least the best.
 
     Ties for the best go to the leftmost.  A call's tokens join P in textual order, and the next call processes their rows.
@@ -160,8 +193,9 @@ def native(conditional: Conditional, W: int, L: int, *, threshold: float = 0.9, 
 def _rule_for(rule: Rule | None, order: Order) -> Rule:
     """The rule, greedy by default; ValueError for sampling in an order that would depend on what was drawn."""
     if rule is not None and not isinstance(rule, Greedy) and order != "left_to_right":
-        raise ValueError(f"order is {order!r} with sampling, but left_to_right is accepted there: another order would depend on "
-                         "the draws")
+        raise ValueError(
+            f"order is {order!r} with sampling, but left_to_right is accepted there: another order would depend on the draws"
+        )
     return rule or Greedy()
 
 
@@ -170,8 +204,9 @@ def _pairs(D: Mapping[int, Draft], positions: Sequence[int]) -> list[Pair]:
     return [(j, D[j].token) for j in positions if j in D]
 
 
-def _verify(s: _Sequence, rule: Rule, p: Sequence[Sequence[float]], D: Mapping[int, Draft],
-            pi: Sequence[int]) -> tuple[list[Pair], int, list[int]]:
+def _verify(
+    s: _Sequence, rule: Rule, p: Sequence[Sequence[float]], D: Mapping[int, Draft], pi: Sequence[int]
+) -> tuple[list[Pair], int, list[int]]:
     """Check the drafts along the order against their verifier rows (lines 9 and 10 for any rule).
 
     Returns the accepted pairs (h leading drafts, then the correction, which also stands where there is no draft, unless all of

@@ -38,6 +38,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch, sign: Path) -> None:
 @pytest.fixture
 def bench() -> Callable[..., Bench]:
     """Makes what a stage gets, for a CPU at small sizes; keywords are fields of `Sizes`, or ``script``, ``end``."""
+
     def make(script: Path = BENCH / "device_check.py", end: float = 0.0, **sizes: Any) -> Bench:
         return Bench(torch.device("cpu"), replace(SMALL, **sizes), end or time.monotonic() + 600, script, sys.executable)
 

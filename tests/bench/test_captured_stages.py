@@ -55,8 +55,9 @@ def test_a_stage_captures_and_replays(watch: Watch, bench: MakeBench, name: str)
 
 def test_a_sample_is_the_mean_of_replays_after_what_is_put_back(watch: Watch) -> None:
     x, log = torch.zeros(3), []
-    sampler = Sampler(CudaRuntime(torch.device("cpu")), lambda: x.add_(1), before=lambda: (log.append(x[0].item()), x.zero_()),
-                      inner=4)
+    sampler = Sampler(
+        CudaRuntime(torch.device("cpu")), lambda: x.add_(1), before=lambda: (log.append(x[0].item()), x.zero_()), inner=4
+    )
     x.fill_(9.0)
     log.clear()
     assert sampler() == 1.0  # four replays between the events

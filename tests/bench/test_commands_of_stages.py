@@ -41,14 +41,18 @@ def package(checkout: Path, setup: str, import_line: str = "") -> None:
     (folder / "ops").mkdir(parents=True)
     (folder / "__init__.py").write_text(f"import os\n{import_line}\n")
     (folder / "cuda.py").write_text(
-        "def info():\n    return {'kernels': {'a': 'native', 'b': 'triton', 'c': 'torch'}, 'device_loop': '', 'glue': 'torch'}\n")
+        "def info():\n    return {'kernels': {'a': 'native', 'b': 'triton', 'c': 'torch'}, 'device_loop': '', 'glue': 'torch'}\n"
+    )
     (folder / "ops" / "__init__.py").touch()
     (folder / "ops" / "native.py").write_text("def info():\n    return {'available': True}\n")
 
 
 def test_a_build_is_for_the_card_alone(card: None, checkout: Path, bench: MakeBench, capfd: pytest.CaptureFixture[str]) -> None:
-    package(checkout, "print('built', sys.argv[1:], *(os.environ['PACKED_SS_' + name] for name in "
-                      "('CUDA', 'CUDA_ARCHITECTURES', 'REQUIRE_NATIVE')))")
+    package(
+        checkout,
+        "print('built', sys.argv[1:], *(os.environ['PACKED_SS_' + name] for name in "
+        "('CUDA', 'CUDA_ARCHITECTURES', 'REQUIRE_NATIVE')))",
+    )
     results = Results()
     build.run(bench(script=checkout / "bench" / "device_check.py"), results)
     assert "built ['build_ext', '--inplace'] on 121-real 1" in capfd.readouterr().out
@@ -61,8 +65,9 @@ def test_a_failed_build_is_told_and_the_package_still_asked(card: None, checkout
     package(checkout, "sys.exit('packed_ss: the native kernels were not built: nvcc was not found.')")
     results = Results()
     build.run(bench(script=checkout / "bench" / "device_check.py"), results)
-    assert results.failures == ["the native module was not built: exit status 1: packed_ss: the native kernels were not built: "
-                                "nvcc was not found."]
+    assert results.failures == [
+        "the native module was not built: exit status 1: packed_ss: the native kernels were not built: nvcc was not found."
+    ]
     assert results.rows[0]["what"] == "operators"
 
 
@@ -71,8 +76,10 @@ def test_what_keeps_the_package_from_being_imported_is_switched_off(card: None, 
     results = Results()
     build.run(bench(script=checkout / "bench" / "device_check.py"), results)
     assert results.values["environment"] == {"PACKED_SS_NATIVE": "0"}
-    assert results.failures == ["import packed_ss.cuda: ImportError: undefined symbol",
-                                "import packed_ss.cuda with PACKED_SS_TRITON=0: ImportError: undefined symbol"]
+    assert results.failures == [
+        "import packed_ss.cuda: ImportError: undefined symbol",
+        "import packed_ss.cuda with PACKED_SS_TRITON=0: ImportError: undefined symbol",
+    ]
 
 
 def test_a_package_that_cannot_be_imported_at_all(card: None, checkout: Path, bench: MakeBench) -> None:
@@ -138,14 +145,18 @@ def test_counts_and_failures_of_each_backend(checkout: Path, bench: MakeBench) -
 def test_a_hang_a_crash_and_a_broken_file(checkout: Path, bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     sign = checkout / "hanging"
     stopped_at(monkeypatch, sign)
-    write(checkout, "kernels/test_a.py", f"""
+    write(
+        checkout,
+        "kernels/test_a.py",
+        f"""
         import os, pathlib, signal, time
         def test_cuda_first(): pass
         def test_cuda_hangs():
             pathlib.Path({str(sign)!r}).write_text("here")
             time.sleep(600)
         def test_triton(): os.kill(os.getpid(), signal.SIGSEGV)
-    """)
+    """,
+    )
     write(checkout, "cuda/test_b.py", "import no_such_module")
     results = run_tests(checkout, bench)
     cuda, ours, triton = results.values["suites"]
@@ -158,8 +169,9 @@ def test_a_hang_a_crash_and_a_broken_file(checkout: Path, bench: MakeBench, monk
     assert "pytest ended by SIGSEGV" in results.failures[2]
 
 
-def test_processes_that_share_the_work_are_counted_once(checkout: Path, bench: MakeBench,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_share_the_work_are_counted_once(
+    checkout: Path, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("xdist")
     write(checkout, "kernels/test_a.py", CASES)
     monkeypatch.setattr(Bench, "on_gpu", property(lambda self: True))
@@ -189,9 +201,14 @@ def sanitize(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Bench, scri
     return results
 
 
-def test_the_tools_run_the_few_cases_and_their_counts_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                                bench: MakeBench) -> None:
-    results = sanitize(monkeypatch, tmp_path, bench(), """
+def test_the_tools_run_the_few_cases_and_their_counts_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: MakeBench
+) -> None:
+    results = sanitize(
+        monkeypatch,
+        tmp_path,
+        bench(),
+        """
         assert sys.argv[-4:] == ["--stage", "few_operators", "--device", "cpu"], sys.argv
         if name == "memcheck":
             print("========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: 0 errors")
@@ -199,7 +216,8 @@ def test_the_tools_run_the_few_cases_and_their_counts_are_read(monkeypatch: pyte
             print("========= COMPUTE-SANITIZER\\n========= Error: Race reported between Write access at attend_kernel\\n"
                   "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)")
             sys.exit(77)
-    """)
+    """,
+    )
     assert [(entry["tool"], entry["found"]) for entry in results.values["runs"]] == [("memcheck", 0), ("racecheck", 2)]
     assert results.failures == ["racecheck: 2 found, the first: Error: Race reported between Write access at attend_kernel"]
     assert [row["measured"] for row in results.rows] == ["0 found", "2 found"]
@@ -223,8 +241,10 @@ def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch, bench: Mak
 
 def test_the_state_of_the_card_is_asked_for_and_never_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool, log = tmp_path / "nvidia-smi", tmp_path / "asked"
-    tool.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$1" in *event_reasons*) echo "not a valid field"; exit 2;; esac\n'
-                    'echo "1980 MHz, 1980 MHz, 3201 MHz, 41, 120.5 W, P0"\n')
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >> {log}\ncase "$1" in *event_reasons*) echo "not a valid field"; exit 2;; esac\n'
+        'echo "1980 MHz, 1980 MHz, 3201 MHz, 41, 120.5 W, P0"\n'
+    )
     tool.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name, **_: str(tool))
     state = machine.state()

@@ -20,8 +20,13 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 def device_check(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([sys.executable, str(BENCH / "device_check.py"), *arguments], capture_output=True, text=True, cwd=cwd,
-                          env={**base, "OMP_NUM_THREADS": "1", **environment})
+    return subprocess.run(
+        [sys.executable, str(BENCH / "device_check.py"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**base, "OMP_NUM_THREADS": "1", **environment},
+    )
 
 
 @NO_GPU
@@ -59,10 +64,17 @@ def test_a_whole_run_on_a_cpu_from_a_checkout_without_an_install(tmp_path: Path)
     out, work = tmp_path / "out", tmp_path / "work"
     arguments = ["--device", "cpu", "--only", "latency,resolves", "--budget", "300", "--out", str(out), "--workdir", str(work)]
     # The driver itself must get along without packed_ss, which on a GPU cannot be imported from a plain checkout.
-    program = f"import sys; sys.modules['torch'] = sys.modules['packed_ss'] = None; sys.path.insert(0, {str(BENCH)!r}); " \
-              f"import device_check; sys.exit(device_check.main({arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path,
-                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    program = (
+        f"import sys; sys.modules['torch'] = sys.modules['packed_ss'] = None; sys.path.insert(0, {str(BENCH)!r}); "
+        f"import device_check; sys.exit(device_check.main({arguments!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = out.glob("cpu-*.json")
     record = json.loads(path.read_text())
@@ -89,8 +101,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_copy_has_the_triton_kernels_as_a_subpackage(workspace: Path) -> None:
     show = "import packed_ss, packed_ss.triton_kernels as kernels; print(packed_ss.__file__, kernels.__file__)"
-    done = subprocess.run([sys.executable, "-S", "-c", show], cwd="/", capture_output=True, text=True,
-                          env={"PYTHONPATH": f"{workspace}:{Path(torch.__file__).parents[1]}"})  # -S: no editable install's hooks
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", show],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{workspace}:{Path(torch.__file__).parents[1]}"},
+    )  # -S: no editable install's hooks
     folder = workspace / "packed_ss"
     assert done.stdout.split() == [str(folder / "__init__.py"), str(folder / "triton_kernels" / "__init__.py")], done.stderr
     assert not (ROOT / "packed_ss" / "triton_kernels").exists()
@@ -107,8 +124,10 @@ def test_a_second_preparation_keeps_the_build_and_nothing_else(workspace: Path) 
 
 
 def test_only_the_settings_of_tools_are_copied(workspace: Path) -> None:
-    assert tool_settings('[project]\nname = "x"\n\n[tool.a]\nb = ["[x]",\n  1]\n[other]\n[tool.c.d]\ne = 1\n') == \
-        '[tool.a]\nb = ["[x]",\n  1]\n[tool.c.d]\ne = 1\n'
+    assert (
+        tool_settings('[project]\nname = "x"\n\n[tool.a]\nb = ["[x]",\n  1]\n[other]\n[tool.c.d]\ne = 1\n')
+        == '[tool.a]\nb = ["[x]",\n  1]\n[tool.c.d]\ne = 1\n'
+    )
     text = (workspace / "pyproject.toml").read_text()
     assert "[tool.pytest.ini_options]" in text and "[project]" not in text and "[build-system]" not in text
 
@@ -116,8 +135,10 @@ def test_only_the_settings_of_tools_are_copied(workspace: Path) -> None:
 # ---- What setup.py tells CMake -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "want"), [("90-real", "-DCMAKE_CUDA_ARCHITECTURES=90-real"), ("", ""),
-                                             ("80-real;100a", "-DCMAKE_CUDA_ARCHITECTURES=80-real;100a")])
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [("90-real", "-DCMAKE_CUDA_ARCHITECTURES=90-real"), ("", ""), ("80-real;100a", "-DCMAKE_CUDA_ARCHITECTURES=80-real;100a")],
+)
 def test_architectures_reach_cmake(tmp_path: Path, workspace: Path, given: str, want: str) -> None:
     pytest.importorskip("setuptools")
     tools = tmp_path / "bin"
@@ -128,18 +149,34 @@ def test_architectures_reach_cmake(tmp_path: Path, workspace: Path, given: str, 
     python = tools / "python"  # setup.py looks for tools beside its Python first
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     arguments = ["setup.py", "-q", "build_ext", "--build-lib", str(tmp_path)]
-    program = f"import sys; sys.executable, sys.argv = {str(python)!r}, {arguments!r}; " \
-              "exec(open('setup.py').read(), {'__file__': 'setup.py', '__name__': '__main__'})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=workspace, capture_output=True, text=True,
-                          env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PACKED_SS_CUDA": "off",
-                               "PACKED_SS_CUDA_ARCHITECTURES": given})
+    program = (
+        f"import sys; sys.executable, sys.argv = {str(python)!r}, {arguments!r}; "
+        "exec(open('setup.py').read(), {'__file__': 'setup.py', '__name__': '__main__'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PACKED_SS_CUDA": "off",
+            "PACKED_SS_CUDA_ARCHITECTURES": given,
+        },
+    )
     asked = (tmp_path / "cmake").read_text().splitlines() if (tmp_path / "cmake").exists() else [done.stdout + done.stderr]
     assert [line for line in asked if "ARCHITECTURES" in line] == ([want] if want else []) and "-DPACKED_SS_CUDA=off" in asked
 
 
 def test_a_malformed_architecture_is_refused(workspace: Path, tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
-    done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path)], cwd=workspace,
-                          capture_output=True, text=True, env={**os.environ, "PACKED_SS_CUDA_ARCHITECTURES": "hopper"})
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path)],
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PACKED_SS_CUDA_ARCHITECTURES": "hopper"},
+    )
     assert done.returncode != 0
     assert "PACKED_SS_CUDA_ARCHITECTURES must be such as 90 or 80-real;90-real, got 'hopper'." in done.stderr

@@ -32,8 +32,15 @@ def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "GRACE", 0.3)
 
 
-def check(folder: Path, stages: dict[str, str], *, budget: float = 100.0, estimates: Sequence[float] = (), limit: float = 60.0,
-          **options: Any) -> Check:
+def check(
+    folder: Path,
+    stages: dict[str, str],
+    *,
+    budget: float = 100.0,
+    estimates: Sequence[float] = (),
+    limit: float = 60.0,
+    **options: Any,
+) -> Check:
     """A check whose stages run these lines."""
     made = [Stage(name, f"the stage {name}", estimates[i] if estimates else 0.0, limit) for i, name in enumerate(stages)]
     path = folder / "card-2026-01-02.json"
@@ -49,12 +56,15 @@ def statuses(record: dict[str, Any]) -> list[str]:
 
 
 def test_a_crash_ends_its_own_stage_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    record = check(tmp_path, {
-        "first": "put(speed=3.5)",
-        "crash": "put(speed=1.5); print('about to fall'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSEGV)",
-        "raise": "put(); raise ValueError('no such kernel')",
-        "last": "put(speed=4.5)",
-    }).run()
+    record = check(
+        tmp_path,
+        {
+            "first": "put(speed=3.5)",
+            "crash": "put(speed=1.5); print('about to fall'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSEGV)",
+            "raise": "put(); raise ValueError('no such kernel')",
+            "last": "put(speed=4.5)",
+        },
+    ).run()
     assert statuses(record) == ["ok", "failed", "failed", "ok"]
     crash, raised = record["stages"][1:3]
     assert crash["values"] == {"speed": 1.5} and crash["note"] == "ended by SIGSEGV" and crash["tail"] == ["about to fall"]
@@ -71,12 +81,15 @@ def test_a_hang_is_stopped_with_all_that_it_has_started(monkeypatch: pytest.Monk
     beat = tmp_path / "beat"
     stopped_at(monkeypatch, beat)
     child = f"import time\nwhile True:\n    open({str(beat)!r}, 'w').write(str(time.time()))\n    time.sleep(0.02)"
-    record = check(tmp_path, {
-        "before": "put(n=0)",
-        "hang": f"put(n=1); signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.Popen([sys.executable, '-c', {child!r}])\n"
-                "while True: time.sleep(1)",
-        "next": "put(n=2)",
-    }).run()
+    record = check(
+        tmp_path,
+        {
+            "before": "put(n=0)",
+            "hang": f"put(n=1); signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+            "while True: time.sleep(1)",
+            "next": "put(n=2)",
+        },
+    ).run()
     assert statuses(record) == ["ok", "timeout", "ok"]
     assert record["stages"][1]["values"] == {"n": 1} and record["stages"][1]["note"].startswith("stopped after")
     assert still(beat)
@@ -99,9 +112,12 @@ def test_a_process_ends_what_it_runs_in_groups_of_their_own(monkeypatch: pytest.
     stopped_at(monkeypatch, beat)
     monkeypatch.setattr(processes, "GRACE", 60.0)  # the outer process needs a moment for the inner one
     inner = f"import time\nwhile True:\n    open({str(beat)!r}, 'w').write(str(time.time()))\n    time.sleep(0.02)"
-    outer = ("import signal, sys\n" f"sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})\n"
-             "from device.processes import run\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-             f"run([sys.executable, '-c', {inner!r}], limit=60)")
+    outer = (
+        "import signal, sys\n"
+        f"sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})\n"
+        "from device.processes import run\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"run([sys.executable, '-c', {inner!r}], limit=60)"
+    )
     assert run([sys.executable, "-c", outer], limit=60).timed_out
     assert still(beat)
 
@@ -123,8 +139,13 @@ class Clock:
 
 def test_a_stage_without_enough_budget_is_skipped_and_a_shorter_one_is_not(tmp_path: Path) -> None:
     clock = Clock()
-    made = check(tmp_path, {"long": "put()", "too long": "put()", "short": "put(limit=float(sys.argv[3]))"}, budget=100.0,
-                 estimates=(50, 40, 20), clock=clock)
+    made = check(
+        tmp_path,
+        {"long": "put()", "too long": "put()", "short": "put(limit=float(sys.argv[3]))"},
+        budget=100.0,
+        estimates=(50, 40, 20),
+        clock=clock,
+    )
     inner = made.command
 
     def command(stage: Stage, results: Path, seconds: float) -> Sequence[str]:
@@ -155,10 +176,13 @@ def test_the_record_is_on_disk_before_the_next_stage_begins(tmp_path: Path) -> N
 
 
 def test_what_a_stage_asks_for_in_the_environment_holds_afterwards(tmp_path: Path) -> None:
-    record = check(tmp_path, {
-        "a": "put(environment={'PACKED_SS_TRITON': '0'}, had=os.environ.get('PACKED_SS_TRITON'))",
-        "b": "put(had=os.environ.get('PACKED_SS_TRITON'))",
-    }).run()
+    record = check(
+        tmp_path,
+        {
+            "a": "put(environment={'PACKED_SS_TRITON': '0'}, had=os.environ.get('PACKED_SS_TRITON'))",
+            "b": "put(had=os.environ.get('PACKED_SS_TRITON'))",
+        },
+    ).run()
     assert [stage["values"] for stage in record["stages"]] == [{"had": None}, {"had": "0"}]
 
 
@@ -172,10 +196,17 @@ def test_neither_record_nor_log_says_where_it_was_made(tmp_path: Path) -> None:
 
 def test_the_table_shows_every_stage_target_and_verdict(tmp_path: Path) -> None:
     row = {"what": "64 rows", "measured": "3.9 ms", "floor": "3.7 ms", "target": "at most 4", "met": True, "note": "fast"}
-    rows = [row, row | {"what": "tail", "measured": "14 µs", "met": False, "note": ""},
-            row | {"target": "", "met": None, "floor": ""}]
-    record = check(tmp_path, {"a": f"put(rows={rows!r})", "b": "put(failures=['it is wrong'])", "c": "put()"}, budget=60,
-                   estimates=(0, 0, 999)).run()
+    rows = [
+        row,
+        row | {"what": "tail", "measured": "14 µs", "met": False, "note": ""},
+        row | {"target": "", "met": None, "floor": ""},
+    ]
+    record = check(
+        tmp_path,
+        {"a": f"put(rows={rows!r})", "b": "put(failures=['it is wrong'])", "c": "put()"},
+        budget=60,
+        estimates=(0, 0, 999),
+    ).run()
     lines = table(record["stages"]).splitlines()
     headings = {0: "== a: ok in ", 4: "== b: failed in ", 6: "== c: skipped: "}
     assert all(lines[i].startswith(text) for i, text in headings.items()) and len(lines) == 7

@@ -112,28 +112,39 @@ def test_bandwidth_counts_both_ways_of_a_copy(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_read_kernel_reads_everything() -> None:
     pytest.importorskip("triton")
-    program = ("import torch\nfrom device.read_kernel import reader\n"
-               "for size in (1, 8191, 8192, 50_003):\n"
-               "    data = torch.randint(-2**31, 2**31 - 1, (size,), dtype=torch.int32)\n"
-               "    want = 0\n    for word in data.tolist(): want ^= word\n"
-               "    for programs in (None, 2):\n"
-               "        got = 0\n        for word in reader(data, programs)().tolist(): got ^= word\n"
-               "        assert got == want, (size, programs)\n"
-               "reader(torch.randn(3, 5).bfloat16())()\nprint('read')")
-    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True,
-                          env={"TRITON_INTERPRET": "1", "PATH": "", "HOME": "/tmp", "OMP_NUM_THREADS": "1"})
+    program = (
+        "import torch\nfrom device.read_kernel import reader\n"
+        "for size in (1, 8191, 8192, 50_003):\n"
+        "    data = torch.randint(-2**31, 2**31 - 1, (size,), dtype=torch.int32)\n"
+        "    want = 0\n    for word in data.tolist(): want ^= word\n"
+        "    for programs in (None, 2):\n"
+        "        got = 0\n        for word in reader(data, programs)().tolist(): got ^= word\n"
+        "        assert got == want, (size, programs)\n"
+        "reader(torch.randn(3, 5).bfloat16())()\nprint('read')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=BENCH,
+        capture_output=True,
+        text=True,
+        env={"TRITON_INTERPRET": "1", "PATH": "", "HOME": "/tmp", "OMP_NUM_THREADS": "1"},
+    )
     assert done.stdout == "read\n", done.stderr
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(BENCH / "latency_vs_rows.py"), "--device", "cpu", "--threads", "1", *arguments],
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, str(BENCH / "latency_vs_rows.py"), "--device", "cpu", "--threads", "1", *arguments],
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_the_script_on_the_bundled_checkpoint(tmp_path: Path) -> None:
     record, figure = tmp_path / "latency.json", tmp_path / "latency.png"
-    done = script("--rows", "8", "1", "2", "4", "80", "--prefix", "30", "--seconds", "0", "--json", str(record),
-                  "--plot", str(figure))
+    done = script(
+        "--rows", "8", "1", "2", "4", "80", "--prefix", "30", "--seconds", "0", "--json", str(record), "--plot", str(figure)
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(record.read_text())
     assert [point["rows"] for point in found["points"]] == [1, 2, 4, 8, 80]

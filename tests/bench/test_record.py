@@ -44,15 +44,18 @@ def test_a_failed_write_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatc
     assert json.loads(path.read_text()) == {"a": None} and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("text", "want"), [
-    ("in /home/somebody/work/packed_ss/cuda.py, line 3", "in …/packed_ss/cuda.py, line 3"),
-    ("at 3.2 GB/s and/or 4 ms/call", "at 3.2 GB/s and/or 4 ms/call"),
-    ("see https://example.org/a/b/c", "see https://example.org/a/b/c"),
-    ('File "/opt/x/.venv/lib/python3.12/site-packages/torch/a.py"', 'File "…/torch/a.py"'),
-    ("/usr/lib holds it", "…/usr/lib holds it"),
-    ("nvcc=/usr/local/cuda/bin/nvcc;", "nvcc=…/bin/nvcc;"),
-    ("tests/kernels/test_resolve.py::test[cuda]", "tests/kernels/test_resolve.py::test[cuda]"),
-])
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("in /home/somebody/work/packed_ss/cuda.py, line 3", "in …/packed_ss/cuda.py, line 3"),
+        ("at 3.2 GB/s and/or 4 ms/call", "at 3.2 GB/s and/or 4 ms/call"),
+        ("see https://example.org/a/b/c", "see https://example.org/a/b/c"),
+        ('File "/opt/x/.venv/lib/python3.12/site-packages/torch/a.py"', 'File "…/torch/a.py"'),
+        ("/usr/lib holds it", "…/usr/lib holds it"),
+        ("nvcc=/usr/local/cuda/bin/nvcc;", "nvcc=…/bin/nvcc;"),
+        ("tests/kernels/test_resolve.py::test[cuda]", "tests/kernels/test_resolve.py::test[cuda]"),
+    ],
+)
 def test_paths_are_cut(text: str, want: str) -> None:
     assert scrubbed(text) == want
     assert scrub({"a": [text, 1.5]}) == {"a": [want, 1.5]}

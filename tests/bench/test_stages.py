@@ -77,6 +77,7 @@ def test_contenders_take_turns_and_medians_are_reported() -> None:
 
 def spoiled(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel with a slight fault."""
+
     def wrong(*arguments: Any) -> Any:
         out = kernel(*arguments)
         if operator == "linear_argmax":
@@ -170,7 +171,12 @@ def test_a_text_that_differs_is_reported_with_its_gaps(monkeypatch: pytest.Monke
     assert len(results.failures) == len(equality.MODES) + ORDERED_MODES
     assert "1 of 2 texts differ in float32" in results.failures[0]
     assert [row["measured"] for row in results.rows if "texts" in row["measured"]] == [
-        "9 of 10 texts equal", "11 of 12 texts equal", "11 of 12 texts equal", "11 of 12 texts equal", "11 of 12 texts equal"]
+        "9 of 10 texts equal",
+        "11 of 12 texts equal",
+        "11 of 12 texts equal",
+        "11 of 12 texts equal",
+        "11 of 12 texts equal",
+    ]
 
 
 def test_a_text_that_the_model_would_not_give_is_found(monkeypatch: pytest.MonkeyPatch, bench: MakeBench) -> None:

@@ -43,8 +43,13 @@ def packed_ss(*arguments: str, stdin: str = "") -> Run:
 
 
 def test_the_process_prints_one_sentence_and_no_traceback():
-    run = subprocess.run([sys.executable, "-m", "packed_ss", "generate", "hi", "--top-p", "2"], capture_output=True, text=True,
-                         timeout=300, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "packed_ss", "generate", "hi", "--top-p", "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert run.returncode == 2
     assert run.stderr == "packed-ss: top_p is 2.0, but it must be in (0, 1]\n"
     assert run.stdout == ""
@@ -143,11 +148,20 @@ def test_an_ordered_model_is_generated_verified_and_compared():
     assert (json.loads(by_confidence)["window"], json.loads(by_confidence)["order"]) == (16, "confidence")
     run = packed_ss("verify", "-", stdin=by_confidence)
     assert run.returncode == 2 and "order 'confidence', but only left_to_right" in run.stderr
-    run = packed_ss("compare", "--model", "tiny-set", "--limit", "1", "--window", "4", "--order", "left_to_right confidence",
-                    "--json")
+    run = packed_ss(
+        "compare", "--model", "tiny-set", "--limit", "1", "--window", "4", "--order", "left_to_right confidence", "--json"
+    )
     compared = {entry["schedule"]: entry for entry in json.loads(run.stdout)["schedules"]}
-    assert list(compared) == ["autoregressive", "native", "linear", "linear, confidence", "packed", "packed, confidence",
-                              "quadratic", "quadratic, confidence"]
+    assert list(compared) == [
+        "autoregressive",
+        "native",
+        "linear",
+        "linear, confidence",
+        "packed",
+        "packed, confidence",
+        "quadratic",
+        "quadratic, confidence",
+    ]
     assert all(compared[name]["equal"] == 1 for name in ("linear", "packed", "quadratic"))
 
 
@@ -160,33 +174,36 @@ def test_info_describes_machine_and_checkpoint():
     assert "tiny" in packed_ss("info", "tiny").stdout
 
 
-@pytest.mark.parametrize(("arguments", "named"), [
-    (["generate", ""], "prompt is empty"),
-    (["generate", "hi", "--max-new-tokens", "-1"], "max_new_tokens is -1"),
-    (["generate", "hi", "--block-size", "1"], "block_size is 1"),
-    (["generate", "hi", "--top-p", "0"], "top_p is 0"),
-    (["generate", "hi", "--top-p", "1.5"], "top_p is 1.5"),
-    (["generate", "hi", "--top-k", "-3"], "top_k is -3"),
-    (["generate", "hi", "--temperature", "-0.5"], "temperature is -0.5"),
-    (["generate", "hi", "--temperature", "nan"], "temperature is nan"),
-    (["generate", "hi", "--stop", ""], "stop sequence 0 is empty"),
-    (["generate", "hi", "--schedule", "fast"], "'fast'"),
-    (["generate", "hi", "--verification", "maybe"], "'maybe'"),
-    (["generate", "hi", "--file", "x"], "both a prompt and --file"),
-    (["generate", "--file", "no/such/file"], "no/such/file"),
-    (["generate", "hi", "--model", "no/such/folder/at all"], "no/such/folder"),
-    (["generate", "hi", "--schedule", "branched:1,2"], "with 0 among them"),
-    (["generate", "hi", "--schedule", "branched:0,99"], "99"),
-    (["compare", "--problems", "no-such.jsonl"], "no-such.jsonl"),
-    (["compare", "--limit", "1", "--plot", "x.bmp"], "x.bmp"),
-    (["compare", "--schedules", " "], "no schedule"),
-    (["verify", "no-such.json"], "no-such.json"),
-    (["info", "./nowhere"], "nowhere"),
-    (["generate", "hi", "--window", "8"], "window is 8, but the model is of the block layout"),
-    (["generate", "hi", "--model", "tiny-set", "--block-size", "8"], "block_size is 8, but the model is an ordered one"),
-    (["generate", "hi", "--model", "tiny-set", "--order", "best"], "order is 'best'"),
-    (["compare", "--model", "tiny-set", "--order", "confidence", "--temperature", "1", "--schedules", "packed"], "the draws"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["generate", ""], "prompt is empty"),
+        (["generate", "hi", "--max-new-tokens", "-1"], "max_new_tokens is -1"),
+        (["generate", "hi", "--block-size", "1"], "block_size is 1"),
+        (["generate", "hi", "--top-p", "0"], "top_p is 0"),
+        (["generate", "hi", "--top-p", "1.5"], "top_p is 1.5"),
+        (["generate", "hi", "--top-k", "-3"], "top_k is -3"),
+        (["generate", "hi", "--temperature", "-0.5"], "temperature is -0.5"),
+        (["generate", "hi", "--temperature", "nan"], "temperature is nan"),
+        (["generate", "hi", "--stop", ""], "stop sequence 0 is empty"),
+        (["generate", "hi", "--schedule", "fast"], "'fast'"),
+        (["generate", "hi", "--verification", "maybe"], "'maybe'"),
+        (["generate", "hi", "--file", "x"], "both a prompt and --file"),
+        (["generate", "--file", "no/such/file"], "no/such/file"),
+        (["generate", "hi", "--model", "no/such/folder/at all"], "no/such/folder"),
+        (["generate", "hi", "--schedule", "branched:1,2"], "with 0 among them"),
+        (["generate", "hi", "--schedule", "branched:0,99"], "99"),
+        (["compare", "--problems", "no-such.jsonl"], "no-such.jsonl"),
+        (["compare", "--limit", "1", "--plot", "x.bmp"], "x.bmp"),
+        (["compare", "--schedules", " "], "no schedule"),
+        (["verify", "no-such.json"], "no-such.json"),
+        (["info", "./nowhere"], "nowhere"),
+        (["generate", "hi", "--window", "8"], "window is 8, but the model is of the block layout"),
+        (["generate", "hi", "--model", "tiny-set", "--block-size", "8"], "block_size is 8, but the model is an ordered one"),
+        (["generate", "hi", "--model", "tiny-set", "--order", "best"], "order is 'best'"),
+        (["compare", "--model", "tiny-set", "--order", "confidence", "--temperature", "1", "--schedules", "packed"], "the draws"),
+    ],
+)
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, named):
     run = packed_ss(*arguments)
     assert run.returncode == 2, (run.stdout, run.stderr)
@@ -195,9 +212,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, named):
     assert run.stdout == ""
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model": "tiny", "prompt_tokens": [], "tokens": []}',
-                                  '{"model": "tiny", "prompt_tokens": [1], "tokens": [99999]}',
-                                  '{"model": "tiny", "prompt_tokens": [1], "tokens": [2], "temperature": 1.0}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"model": "tiny", "prompt_tokens": [], "tokens": []}',
+        '{"model": "tiny", "prompt_tokens": [1], "tokens": [99999]}',
+        '{"model": "tiny", "prompt_tokens": [1], "tokens": [2], "temperature": 1.0}',
+    ],
+)
 def test_verify_refuses_records_that_are_none(text):
     run = packed_ss("verify", "-", stdin=text)
     assert run.returncode == 2

@@ -53,8 +53,11 @@ class Watch(TorchDispatchMode):
         out = func(*args, **kwargs)
         if self.capturing is not None:
             self.capturing.calls.append((func, args, kwargs, out))
-            self.capturing.made += [(StorageWeakRef(t.untyped_storage()), tuple(t.shape)) for t in _tensors(out)
-                                    if t.untyped_storage().data_ptr() not in before]
+            self.capturing.made += [
+                (StorageWeakRef(t.untyped_storage()), tuple(t.shape))
+                for t in _tensors(out)
+                if t.untyped_storage().data_ptr() not in before
+            ]
         return out
 
 
@@ -127,10 +130,16 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """torch.cuda's names that `packed_ss.capture` uses, replaced; and a `Watch` over everything inside."""
     with monkeypatch.context() as patch:
         for name, value in {
-            "CUDAGraph": FakeGraph, "Stream": FakeStream, "Event": FakeEvent, "graph_pool_handle": object,
-            "current_stream": FakeStream, "synchronize": lambda device=None: None,
-            "device": lambda device: contextlib.nullcontext(), "stream": lambda stream: contextlib.nullcontext(),
-            "memory_reserved": lambda device: 0, "memory_allocated": lambda device: 0,
+            "CUDAGraph": FakeGraph,
+            "Stream": FakeStream,
+            "Event": FakeEvent,
+            "graph_pool_handle": object,
+            "current_stream": FakeStream,
+            "synchronize": lambda device=None: None,
+            "device": lambda device: contextlib.nullcontext(),
+            "stream": lambda stream: contextlib.nullcontext(),
+            "memory_reserved": lambda device: 0,
+            "memory_allocated": lambda device: 0,
             "mem_get_info": lambda device: (2**32, 2**33),
         }.items():
             patch.setattr(torch.cuda, name, value)

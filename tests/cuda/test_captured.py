@@ -170,8 +170,9 @@ def test_a_failed_capture_names_the_operator_and_leaves_nothing(monkeypatch: pyt
     class Failing(HostDecoder):
         runs = 0
 
-        def _resolve(self, outputs: Any, state: DecodeState, request: Request, call: BlockCall,
-                     following: BlockCall | None = None) -> None:
+        def _resolve(
+            self, outputs: Any, state: DecodeState, request: Request, call: BlockCall, following: BlockCall | None = None
+        ) -> None:
             self.runs += call.shift == 0
             if self.runs == 3:
                 raise RuntimeError("no such kernel image")
@@ -248,8 +249,9 @@ def test_a_loop_that_cuda_refuses_falls_back(monkeypatch: pytest.MonkeyPatch, ca
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("schedule", ["autoregressive", "linear", "packed", "quadratic", Branched((0, 2)), "native"], ids=str)
-def test_captured_ordered_iterations_decode_what_the_plain_loop_decodes(monkeypatch: pytest.MonkeyPatch, schedule: Any,
-                                                                        mode: str) -> None:
+def test_captured_ordered_iterations_decode_what_the_plain_loop_decodes(
+    monkeypatch: pytest.MonkeyPatch, schedule: Any, mode: str
+) -> None:
     if schedule == "native" and mode != "greedy":
         pytest.skip("native is greedy")
     model = random_model(random_set_config(3), 3, torch.float64)

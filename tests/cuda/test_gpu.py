@@ -45,8 +45,11 @@ def problems() -> tuple[Any, list[list[int]]]:
 def texts(decoder: packed_ss.Decoder, prompts: list[list[int]], **options: Any) -> list[list[int]]:
     """Prompt i by seed i, whatever the batch."""
     n = decoder.batch_size
-    return [tokens.tolist() for i in range(0, len(prompts), n)
-            for tokens in decoder.generate(prompts[i: i + n], 128, seed=range(i, i + n), **options).tokens]
+    return [
+        tokens.tolist()
+        for i in range(0, len(prompts), n)
+        for tokens in decoder.generate(prompts[i : i + n], 128, seed=range(i, i + n), **options).tokens
+    ]
 
 
 @pytest.mark.parametrize("loop", ["bursts", "device"])
@@ -90,9 +93,15 @@ def test_ordered_text_left_to_right_is_the_autoregressive_one(ordered: Any, sche
         assert texts(decoder, prompts, **SAMPLING[mode]) == want
 
 
-@pytest.mark.parametrize(("schedule", "settings", "mode"), [
-    *((schedule, {"order": "confidence"}, "greedy") for schedule in SCHEDULES[1:]), ("native", {}, "greedy"),
-    ("packed", {}, "rejection")], ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "settings", "mode"),
+    [
+        *((schedule, {"order": "confidence"}, "greedy") for schedule in SCHEDULES[1:]),
+        ("native", {}, "greedy"),
+        ("packed", {}, "rejection"),
+    ],
+    ids=str,
+)
 def test_ordered_text_is_what_the_plain_loop_decodes(ordered: Any, schedule: Any, settings: dict[str, Any], mode: str) -> None:
     model, prompts = ordered
     want = texts(packed_ss.Decoder(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode])

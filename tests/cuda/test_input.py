@@ -25,8 +25,11 @@ def test_without_a_gpu_it_imports_and_says_what_is_missing() -> None:
     facts = cuda.info()
     assert facts["available"] is False and facts["reason"] == cuda.obstacle() and facts["device_loop"]
     assert set(facts["kernels"].values()) <= {"torch", "native", "triton"}
-    for refused in (lambda: cuda.load_model("tiny"), lambda: cuda.Decoder(small_model(1), block_size=4),
-                    lambda: cuda.generate(small_model(1), [0], block_size=4)):
+    for refused in (
+        lambda: cuda.load_model("tiny"),
+        lambda: cuda.Decoder(small_model(1), block_size=4),
+        lambda: cuda.generate(small_model(1), [0], block_size=4),
+    ):
         with pytest.raises(RuntimeError, match=r"^packed_ss\.cuda needs an NVIDIA GPU, but torch .*\.$"):
             refused()
 
@@ -58,10 +61,13 @@ def test_a_model_or_device_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch)
         cuda.load_model("tiny", device="cpu")
 
 
-@pytest.mark.parametrize(("dtype", "capability", "accepted"), [
-    (torch.bfloat16, (7, 5), "float32, float16"), (torch.float64, (9, 0), "float32, float16, bfloat16")])
-def test_a_dtype_that_the_card_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int],
-                                                accepted: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "capability", "accepted"),
+    [(torch.bfloat16, (7, 5), "float32, float16"), (torch.float64, (9, 0), "float32, float16, bfloat16")],
+)
+def test_a_dtype_that_the_card_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], accepted: str
+) -> None:
     pretend(monkeypatch, capability)
     name, card = str(dtype).removeprefix("torch."), re.escape(f"Card (compute capability {capability[0]}.{capability[1]})")
     with pytest.raises(ValueError, match=f"the model's dtype is {name}, but on {card} it must be one of {accepted}"):
@@ -75,20 +81,26 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytes
     with fake_cuda(monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**33))
         length = 2**30 // slot
-        with pytest.raises(ValueError, match=rf"max_length {length} with batch_size 2 needs 2\.00 GiB for keys and values, but "
-                                             r"1\.00 GiB of the GPU's memory is free"):
+        with pytest.raises(
+            ValueError,
+            match=rf"max_length {length} with batch_size 2 needs 2\.00 GiB for keys and values, but "
+            r"1\.00 GiB of the GPU's memory is free",
+        ):
             HostDecoder(model, block_size=4, max_length=length, batch_size=2)
         HostDecoder(model, block_size=4, max_length=1000)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"loop": "while"}, "loop is 'while', but it must be one of bursts, device"),
-    ({"head": None}, "head is None, but it must be one of fused, logits"),
-    ({"burst": 0}, "burst is 0, but it must be a whole number of at least 1"),
-    ({"burst": True}, "burst is True, but it must be a whole number of at least 1"),
-    ({"block_size": 1}, "block_size is 1, but it must be a whole number of at least 2"),
-    ({"schedule": "native"}, "schedule is 'native', but it must be one of"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loop": "while"}, "loop is 'while', but it must be one of bursts, device"),
+        ({"head": None}, "head is None, but it must be one of fused, logits"),
+        ({"burst": 0}, "burst is 0, but it must be a whole number of at least 1"),
+        ({"burst": True}, "burst is True, but it must be a whole number of at least 1"),
+        ({"block_size": 1}, "block_size is 1, but it must be a whole number of at least 2"),
+        ({"schedule": "native"}, "schedule is 'native', but it must be one of"),
+    ],
+)
 def test_arguments_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str) -> None:
     with fake_cuda(monkeypatch) as watch, pytest.raises(ValueError, match=message):
         HostDecoder(small_model(1), **({"block_size": 4} | options))
@@ -106,8 +118,11 @@ def test_a_bad_request_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_has_the_names_and_arguments_of_packed_ss() -> None:
     assert set(packed_ss.__all__) <= set(cuda.__all__)
-    for ours, theirs in ((cuda.Decoder, packed_ss.Decoder), (cuda.Decoder.generate, packed_ss.Decoder.generate),
-                         (cuda.load_model, packed_ss.load_model)):
+    for ours, theirs in (
+        (cuda.Decoder, packed_ss.Decoder),
+        (cuda.Decoder.generate, packed_ss.Decoder.generate),
+        (cuda.load_model, packed_ss.load_model),
+    ):
         mine, common = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
         assert list(mine)[: len(common)] == list(common)
         assert [(mine[name].default, mine[name].kind) for name in common] == [(p.default, p.kind) for p in common.values()]

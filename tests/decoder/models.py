@@ -24,8 +24,9 @@ from tests.support.checkpoints import random_config, random_model
 
 
 @cache
-def small_model(seed: int, vocab_size: int = 5, scale: float = 1.0, dtype: torch.dtype = torch.float64,
-                **overrides: Any) -> Transformer:
+def small_model(
+    seed: int, vocab_size: int = 5, scale: float = 1.0, dtype: torch.dtype = torch.float64, **overrides: Any
+) -> Transformer:
     """A random model of two small layers, made once."""
     sizes = {"hidden_size": 12, "intermediate_size": 16, "head_dim": 8, "num_heads": 2, "num_kv_heads": 1}
     return random_model(random_config(seed, vocab_size=vocab_size, **(sizes | overrides)), seed, dtype, scale)
@@ -80,8 +81,16 @@ def schedules(block_size: int) -> dict[str, str | Branched]:
     return {name: name for name in ("autoregressive", "linear", "packed", "quadratic")} | {f"branched {some}": Branched(some)}
 
 
-def reference(dense: Dense, schedule: str | Branched, prompt: Sequence[int], L: int, rule: Rule, *, two_call_start: bool = False,
-              **stops: Any) -> Generation:
+def reference(
+    dense: Dense,
+    schedule: str | Branched,
+    prompt: Sequence[int],
+    L: int,
+    rule: Rule,
+    *,
+    two_call_start: bool = False,
+    **stops: Any,
+) -> Generation:
     """The reference's run of a decoder's schedule at ``dense.block_size``."""
     if schedule == "autoregressive":
         return autoregressive(dense.verifier, prompt, L, rule=rule, **stops)
@@ -93,8 +102,17 @@ def reference(dense: Dense, schedule: str | Branched, prompt: Sequence[int], L: 
     return branched(dense.verifier, dense.drafter, prompt, W, L, cuts=cuts, **settings)
 
 
-def plain(model: Transformer, prompt: Sequence[int], L: int, mode: str = "greedy", seed: int = 0, temperature: float = 1.0,
-          top_k: int = 0, top_p: float = 1.0, **stops: Any) -> Generation:
+def plain(
+    model: Transformer,
+    prompt: Sequence[int],
+    L: int,
+    mode: str = "greedy",
+    seed: int = 0,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    **stops: Any,
+) -> Generation:
     """Autoregressive text by full recomputation, with the reference's arithmetic and noise."""
     rule = make_rule(mode, seed, 0.0 if mode == "greedy" else temperature, top_k, top_p)
     return autoregressive(Dense(model).verifier, prompt, L, rule=rule, **stops)
@@ -129,8 +147,14 @@ class Scripted(Decoder):
     def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[Tensor, ...]:
         return ()
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
-                 following: BlockCall | None = None) -> None:
+    def _resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: DecodeState,
+        request: Request,
+        call: BlockCall,
+        following: BlockCall | None = None,
+    ) -> None:
         n = state.length.shape[0]
         logits = torch.full((n, call.rows, self.model.config.vocab_size), torch.nan, dtype=torch.float64)
         for i in range(n):
@@ -142,7 +166,7 @@ class Scripted(Decoder):
                 if cut <= len(D):
                     begin, count = call.verifier_rows + k * call.block_size + 1 - call.shift, call.block_size - 1 + call.shift
                     proposals = torch.tensor(self.drafter([*P, *D[:cut]], count), dtype=torch.float64)
-                    logits[i, begin: begin + count] = proposals
+                    logits[i, begin : begin + count] = proposals
         before = int(state.draft_len[0])
         super()._resolve((logits,), state, request, call, following)
         self.calls.append((call, before, int(state.draft_len[0])))

@@ -108,18 +108,21 @@ def test_generate_refuses_and_stays_as_it_was(options: dict[str, Any], parts: tu
     assert after.tokens[0].tolist() == before.tokens[0].tolist() and after.advances == before.advances
 
 
-@pytest.mark.parametrize(("options", "parts"), [
-    ({"block_size": 1}, ("block_size", "1", "at least 2")),
-    ({"block_size": 0}, ("block_size", "0", "at least 2")),
-    ({"block_size": -4}, ("block_size", "-4", "at least 2")),
-    ({"block_size": 4.0}, ("block_size", "4.0", "whole")),
-    ({"block_size": True}, ("block_size", "True", "whole")),
-    ({"max_length": 0}, ("max_length", "0", "at least 1")),
-    ({"batch_size": 0}, ("batch_size", "0", "at least 1")),
-    ({"schedule": "parallel"}, ("'parallel'", "autoregressive", "linear", "packed", "quadratic", "Branched")),
-    ({"schedule": None}, ("None", "autoregressive", "linear", "packed", "quadratic", "Branched")),
-    ({"schedule": Branched((0, 4)), "block_size": 4}, ("4", "below the block size 4")),
-])
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"block_size": 1}, ("block_size", "1", "at least 2")),
+        ({"block_size": 0}, ("block_size", "0", "at least 2")),
+        ({"block_size": -4}, ("block_size", "-4", "at least 2")),
+        ({"block_size": 4.0}, ("block_size", "4.0", "whole")),
+        ({"block_size": True}, ("block_size", "True", "whole")),
+        ({"max_length": 0}, ("max_length", "0", "at least 1")),
+        ({"batch_size": 0}, ("batch_size", "0", "at least 1")),
+        ({"schedule": "parallel"}, ("'parallel'", "autoregressive", "linear", "packed", "quadratic", "Branched")),
+        ({"schedule": None}, ("None", "autoregressive", "linear", "packed", "quadratic", "Branched")),
+        ({"schedule": Branched((0, 4)), "block_size": 4}, ("4", "below the block size 4")),
+    ],
+)
 def test_a_decoder_that_cannot_be_is_refused(options: dict[str, Any], parts: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=re.escape(parts[0])) as refusal:
         Decoder(small_model(1), **options)
@@ -143,8 +146,15 @@ def test_a_checkpoint_without_a_block_size_needs_one() -> None:
 def test_forms_of_a_prompt_that_are_accepted() -> None:
     decoder, prompt = new_decoder(small_model(1)), [0, 2, 4]
     want = decoder.generate(prompt, 6).tokens[0].tolist()
-    for form in (tuple(prompt), torch.tensor(prompt), torch.tensor(prompt, dtype=torch.int32), torch.tensor([prompt]),
-                 [torch.tensor(prompt)], list(torch.tensor(prompt)), [prompt]):
+    for form in (
+        tuple(prompt),
+        torch.tensor(prompt),
+        torch.tensor(prompt, dtype=torch.int32),
+        torch.tensor([prompt]),
+        [torch.tensor(prompt)],
+        list(torch.tensor(prompt)),
+        [prompt],
+    ):
         assert [tokens.tolist() for tokens in decoder.generate(form, 6).tokens] == [want]
     both = decoder.generate([torch.tensor(prompt), (1,)], 6)
     assert both.tokens[0].tolist() == want and len(both.tokens) == 2
@@ -211,8 +221,10 @@ def test_nan_in_the_drafter_changes_no_token(mode: str) -> None:
         decoder = new_decoder(model, schedule, 5)
         for seed in (0, 10):
             out = decoder.generate(prompts, 10, seed=seed, eos_token_id=[], **options)
-            want = [plain(model, prompt, 10, "greedy" if mode == "greedy" else "coupled", seed + i, top_k=2)
-                    for i, prompt in enumerate(prompts)]
+            want = [
+                plain(model, prompt, 10, "greedy" if mode == "greedy" else "coupled", seed + i, top_k=2)
+                for i, prompt in enumerate(prompts)
+            ]
             assert run(out) == [(one.tokens, one.finish_reason) for one in want]
             done += out.finish_reason.count("length")
             if mode == "rejection":

@@ -20,7 +20,7 @@ def test_filters_keep_what_the_reference_keeps(dtype: torch.dtype) -> None:
     rng = random.Random(5)
     for _ in range(400):
         vocab = rng.choice([1, 2, 3, 7, 16])
-        row = [rng.choice([-INF, *(x / 4 for x in range(-8, 9))]) if rng.random() < 0.9 else -2.0**100 for _ in range(vocab)]
+        row = [rng.choice([-INF, *(x / 4 for x in range(-8, 9))]) if rng.random() < 0.9 else -(2.0**100) for _ in range(vocab)]
         if max(row) == -INF:
             row[0] = 0.5
         temperature, top_k, top_p = rng.choice([0.5, 1.0, 1.7]), rng.choice([0, 1, 2, 5, 99]), rng.choice([1.0, 0.9, 0.5, 1e-9])

@@ -103,12 +103,12 @@ def test_a_stop_anywhere_ends_the_text_there(block_size: int) -> None:
     """Ids and sequences cut from the text itself, so that they end in the middle of runs and cross call boundaries."""
     model, prompt, crossed, inside = small_model(4), [0, 2], 0, 0
     endless = plain(model, prompt, 14, "coupled", 5).tokens
-    stops = sorted({tuple(endless[end - size: end]) for size in (1, 2, 3, 6) for end in range(size, 14, 3)})
+    stops = sorted({tuple(endless[end - size : end]) for size in (1, 2, 3, 6) for end in range(size, 14, 3)})
     for schedule in schedules(block_size).values():
         decoder = new_decoder(model, schedule, block_size)
         free = decoder.generate(prompt, 14, seed=5, temperature=1.0, verification="coupled", eos_token_id=[])
         for stop in stops:
-            end = next(e for e in range(1, 15) if tuple(endless[e - len(stop): e]) == stop and e >= len(stop))
+            end = next(e for e in range(1, 15) if tuple(endless[e - len(stop) : e]) == stop and e >= len(stop))
             for L in {end - len(stop) % 2, end, 14} - {0}:
                 given = {"eos_token_id": stop[0]} if len(stop) == 1 else {"eos_token_id": [], "stop_sequences": [stop]}
                 out = decoder.generate(prompt, L, seed=5, temperature=1.0, verification="coupled", **given)

@@ -37,12 +37,29 @@ def test_its_texts_are_those_of_coupled_at_the_same_seed(schedule, filters):
 def _accepted(operator, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
     """The share of n sequences whose first draft, drawn from q, is accepted against p."""
     vocab = len(p)
-    state = DecodeState.start([[0]] * n, max_new_tokens=20, block_size=3, capacity=24, stops=[], seeds=list(range(n)),
-                              device=torch.device("cpu"))
+    state = DecodeState.start(
+        [[0]] * n, max_new_tokens=20, block_size=3, capacity=24, stops=[], seeds=list(range(n)), device=torch.device("cpu")
+    )
     for call, logits in ((BlockCall(0, 3, (0,)), q), (BlockCall(3, 3, ()), p)):
         rows = logits.log().expand(n, call.rows, vocab).contiguous()
-        operator(rows, *state.operands(), call.verifier_rows, 3, list(call.cuts), 0, 0, 0, [], None, None, None, state.seed,
-                 1.0, 0, 1.0)
+        operator(
+            rows,
+            *state.operands(),
+            call.verifier_rows,
+            3,
+            list(call.cuts),
+            0,
+            0,
+            0,
+            [],
+            None,
+            None,
+            None,
+            state.seed,
+            1.0,
+            0,
+            1.0,
+        )
     return float((state.length > 2).double().mean())
 
 
@@ -56,8 +73,9 @@ def test_a_draft_is_accepted_with_the_probability_that_two_draws_agree():
 
 def test_the_operator_keeps_its_contract():
     call = BlockCall(3, 3, (0, 2))
-    state = DecodeState.start([[1, 2], [3]], max_new_tokens=9, block_size=3, capacity=16, stops=[[4]], seeds=[1, 2],
-                              device=torch.device("cpu"))
+    state = DecodeState.start(
+        [[1, 2], [3]], max_new_tokens=9, block_size=3, capacity=16, stops=[[4]], seeds=[1, 2], device=torch.device("cpu")
+    )
     arguments = (*state.operands(), 3, 3, list(call.cuts), 0, 0, 0, [], None, None, None, state.seed, 0.8, 5, 0.9)
     logits = torch.randn(2, call.rows, 9)
     torch.library.opcheck(torch.ops.packed_ss.resolve_match.default, (logits, *arguments))
@@ -66,8 +84,20 @@ def test_the_operator_keeps_its_contract():
 
 
 def _checked(config: ModelConfig, temperature: float) -> str:
-    return check_request(config, batch_size=1, max_length=9, input_ids=[1], max_new_tokens=2, temperature=temperature, top_k=0,
-                         top_p=1.0, seed=0, verification="match", eos_token_id=[], stop_sequences=()).verification
+    return check_request(
+        config,
+        batch_size=1,
+        max_length=9,
+        input_ids=[1],
+        max_new_tokens=2,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        seed=0,
+        verification="match",
+        eos_token_id=[],
+        stop_sequences=(),
+    ).verification
 
 
 def test_it_is_greedy_at_temperature_0():

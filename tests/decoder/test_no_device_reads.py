@@ -28,6 +28,7 @@ STOPS: dict[str, dict[str, Any]] = {
     "sequences": {"stop_sequences": [[0, 4], [2, 2, 2]]},
 }
 
+
 def started(schedule: str | Branched, options: dict[str, Any], dtype: torch.dtype) -> tuple[Decoder, DecodeState, Request]:
     """A full-shape decoder with a batch of three in the middle of its work, every call warmed up.
 
@@ -59,8 +60,13 @@ def test_the_step_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str, sche
                 for call in decoder.schedule.cycle * 2:
                     Decoder.step(decoder, state, request, call, decoder.cache.capacity)
             assert [after - nfe for after, nfe in zip(state.nfe.tolist(), before, strict=True)][2] >= 1
-            assert {f"packed_ss::resolve_{mode}", "packed_ss::pack_block", "packed_ss::tail_attention",
-                    "packed_ss::rope_store", "aten::mm"} <= watched.seen
+            assert {
+                f"packed_ss::resolve_{mode}",
+                "packed_ss::pack_block",
+                "packed_ss::tail_attention",
+                "packed_ss::rope_store",
+                "aten::mm",
+            } <= watched.seen
             assert "aten::scatter_" in watched.seen  # inside commit, and so inside an operator of packed_ss
 
 

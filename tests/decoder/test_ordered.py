@@ -42,8 +42,9 @@ class Recorder(packed_ss.Decoder):
         return super()._forward(rows, slots, call, request)
 
 
-def expected(model: Transformer, prompt: list[int], schedule: Any, W: int, L: int, order: Any, rule: Any = None,
-             **stops: Any) -> OrderedGeneration:
+def expected(
+    model: Transformer, prompt: list[int], schedule: Any, W: int, L: int, order: Any, rule: Any = None, **stops: Any
+) -> OrderedGeneration:
     dense = OrderedDense(model, prompt)
     settings = dict(rule=rule, order=order, prompt_length=len(prompt), **stops)
     if schedule == "autoregressive":
@@ -93,7 +94,8 @@ def test_every_schedule_samples_as_the_reference(schedule: Any, mode: str) -> No
         W, L, prompt = r.choice((3, 5)), r.choice((6, 12)), PROMPTS[seed % 4]
         settings = {"temperature": r.choice((0.7, 1.0)), "top_k": r.choice((0, 6)), "top_p": r.choice((1.0, 0.8))}
         out = Recorder(model, schedule, max_length=40, window=W).generate(
-            prompt, L, seed=seed, verification=mode, eos_token_id=[2], **settings)
+            prompt, L, seed=seed, verification=mode, eos_token_id=[2], **settings
+        )
         rule = make_rule(mode, seed, **settings)
         want = expected(model, prompt, schedule, W, L, "left_to_right", rule, stop_ids=[2])
         assert out.tokens[0].tolist() == want.tokens, seed

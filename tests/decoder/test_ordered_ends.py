@@ -48,8 +48,16 @@ class Scripted(packed_ss.Decoder):
         return (logits,)
 
 
-def decode(schedule: Any, W: int, order: Order, text: Sequence[int], L: int, misled: Sequence[int] = (),
-           broken: Sequence[int] = (), **options: Any) -> tuple[list[int], str, list[int]]:
+def decode(
+    schedule: Any,
+    W: int,
+    order: Order,
+    text: Sequence[int],
+    L: int,
+    misled: Sequence[int] = (),
+    broken: Sequence[int] = (),
+    **options: Any,
+) -> tuple[list[int], str, list[int]]:
     decoder = Scripted(small(0), schedule, max_length=48, window=W, order=order).script(text, misled, broken)
     out = decoder.generate(PROMPT, L, **{"eos_token_id": [], **options})
     return out.tokens[0].tolist(), out.finish_reason[0], out.advances[0]
@@ -77,8 +85,13 @@ def test_every_end(schedule: Any, order: Order) -> None:
                 continue
             # (L, stops, tokens of the text, why): of two markers the one that ends earliest, whichever is completed first;
             # a marker at the limit and one behind it; no marker
-            for L, stops, length, why in ((18, [[9, 10], [7, 8]], 6, "stop"), (18, [[8, 1, 2], [7]], 5, "stop"),
-                                          (6, [[7, 8]], 6, "stop"), (5, [[7, 8]], 5, "length"), (18, [], 18, "length")):
+            for L, stops, length, why in (
+                (18, [[9, 10], [7, 8]], 6, "stop"),
+                (18, [[8, 1, 2], [7]], 5, "stop"),
+                (6, [[7, 8]], 6, "stop"),
+                (5, [[7, 8]], 5, "length"),
+                (18, [], 18, "length"),
+            ):
                 tokens, reason, advances = decode(schedule, W, order, TEXT, L, misled, stop_sequences=stops)
                 assert (tokens, reason) == (TEXT[:length], why)
                 assert sum(advances) >= length and all(a >= 0 for a in advances)

@@ -29,8 +29,15 @@ STOPS, SEQUENCES = [6], [[1, 2], [4, 4]]
 
 
 def model(dtype: torch.dtype) -> Transformer:
-    sizes = {"vocab_size": 7, "num_layers": 1, "hidden_size": 8, "intermediate_size": 8, "head_dim": 4, "num_heads": 2,
-             "num_kv_heads": 1}
+    sizes = {
+        "vocab_size": 7,
+        "num_layers": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "head_dim": 4,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+    }
     return random_model(random_set_config(5, **sizes), 5, dtype, 1.2)
 
 
@@ -41,7 +48,7 @@ def law() -> dict[tuple[int, ...], float]:
     def verifier(P: Sequence[int], D: Sequence[int]) -> list[list[float]]:
         assert not D
         accepted: list[Accepted] = []
-        for j, token in enumerate(P[len(PROMPT):], 1):
+        for j, token in enumerate(P[len(PROMPT) :], 1):
             accepted.append(Accepted(j, token, tuple(accepted)))
         return dense(accepted, [], [len(accepted) + 1])
 
@@ -86,8 +93,14 @@ def test_coupled_has_the_law_too_and_the_same_texts_under_every_schedule(law: di
 class Unverified(Decoder):
     """Accepts the second draft token as it stands; the first one is drawn from the same conditional as its verification."""
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
-                 following: OrderedCall | None = None) -> None:
+    def _resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: OrderedState,
+        request: Request,
+        call: OrderedCall,
+        following: OrderedCall | None = None,
+    ) -> None:
         state.draft_log_q[:, 1] = -1e30
         super()._resolve(outputs, state, request, call, following)
 
@@ -95,8 +108,14 @@ class Unverified(Decoder):
 class WrongQ(Decoder):
     """Forgets whose distribution the second draft token was drawn from."""
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
-                 following: OrderedCall | None = None) -> None:
+    def _resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: OrderedState,
+        request: Request,
+        call: OrderedCall,
+        following: OrderedCall | None = None,
+    ) -> None:
         state.draft_log_q[:, 1] = state.draft_log_q[:, 0]
         super()._resolve(outputs, state, request, call, following)
 

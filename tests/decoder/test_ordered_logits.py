@@ -35,8 +35,9 @@ class Checked(packed_ss.Decoder):
                     state.draft[0, r] = self.random.choice((-1, -1, self.random.randrange(11)))
         super().step(state, request, call, slots)
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall,
-                 following: Any = None) -> None:
+    def _resolve(
+        self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall, following: Any = None
+    ) -> None:
         if call is not self.steps.first:
             self._compare(outputs[0][0], state, call)
         cached = int(state.cache_len[0])
@@ -67,7 +68,7 @@ class Checked(packed_ss.Decoder):
 
     def _advance(self, state: OrderedState, cached: int, call: OrderedCall) -> None:
         """P in the order of the cache, what the call has added included, and without what it has dropped."""
-        positions = [j - self.begin + 1 for j in state.cached[0, self.begin: int(state.cache_len[0])].tolist()]
+        positions = [j - self.begin + 1 for j in state.cached[0, self.begin : int(state.cache_len[0])].tolist()]
         last = max((r for r, (j, _) in enumerate(self.group) if j in positions), default=-1)
         for j, token in self.group[: last + 1]:  # accepted, and seen by those after it even if a stop has dropped it since
             self.P.append(Accepted(j, token, tuple(self.P)))
@@ -111,8 +112,13 @@ def test_the_packed_mask_is_the_layouts() -> None:
         r = random.Random(seed)
         W, P = r.choice((1, 3, 8, 16)), r.choice((1, 3))
         u, p = r.randint(0, W), r.randint(0, P)
-        call = OrderedCall(r.choice((0, P)), r.randint(max(u, 1), W), r.random() < 0.7, r.random() < 0.7,
-                           tuple(sorted({0, *r.choices(range(max(u, 1)), k=r.randint(0, 4))})) if r.random() < 0.8 else ())
+        call = OrderedCall(
+            r.choice((0, P)),
+            r.randint(max(u, 1), W),
+            r.random() < 0.7,
+            r.random() < 0.7,
+            tuple(sorted({0, *r.choices(range(max(u, 1)), k=r.randint(0, 4))})) if r.random() < 0.8 else (),
+        )
         p = min(p, call.waiting_rows)
         if not call.rows:
             continue
@@ -126,8 +132,24 @@ def test_the_packed_mask_is_the_layouts() -> None:
         ids, positions, slots = (torch.zeros(1, call.rows, dtype=torch.int32) for _ in range(3))
         mask, consulted = torch.zeros(1, call.rows, words, dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32)
         torch.ops.packed_ss.pack_ordered(
-            tokens, cache_len, order, draft, waiting, 77, 999, call.waiting_rows, call.window, call.drafts, call.verifies,
-            call.cuts, ids, positions, slots, mask, consulted)
+            tokens,
+            cache_len,
+            order,
+            draft,
+            waiting,
+            77,
+            999,
+            call.waiting_rows,
+            call.window,
+            call.drafts,
+            call.verifies,
+            call.cuts,
+            ids,
+            positions,
+            slots,
+            mask,
+            consulted,
+        )
         want = call.visibility(p, (draft[0, :u] >= 0).tolist())
         bits = np.unpackbits(mask[0].numpy().view(np.uint8), axis=1, bitorder="little")[:, : 32 * words].astype(bool)
         tail = (slots[0] - 9).tolist()

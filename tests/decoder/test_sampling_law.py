@@ -48,8 +48,9 @@ class Settings:
     sequences: list[list[int]] = field(default_factory=list)
 
     def generate(self, decoder: Decoder, seed: int, new: int = LENGTH, n: int = BATCH, **more: Any) -> GenerateOutput:
-        return decoder.generate([PROMPT] * n, new, seed=seed, eos_token_id=self.stops, stop_sequences=self.sequences,
-                                **self.options, **more)
+        return decoder.generate(
+            [PROMPT] * n, new, seed=seed, eos_token_id=self.stops, stop_sequences=self.sequences, **self.options, **more
+        )
 
     def law(self) -> dict[tuple[int, ...], float]:
         dense = Dense(model(self.vocab_size, torch.float64))
@@ -61,13 +62,20 @@ SETTINGS = [
     Settings("top-k", 5, {"temperature": 1.3, "top_k": 3}),
     Settings("top-p, stops", 11, {"temperature": 1.6, "top_k": 9, "top_p": 0.85}, [1], [[0, 2], [4, 4]]),
 ]
+
+
 def schedule_at(name: str, b: int) -> str | Branched:
     return Branched((0, b - 1)) if name == "branched" else name
 
 
 #: A schedule, the block sizes that share its samples, and how it samples.
-CASES = [("autoregressive", (2,), SETTINGS[2]), *(("packed", (b,), SETTINGS[b % 3]) for b in (2, 3, 4)),
-         ("linear", (2, 3, 4), SETTINGS[2]), ("quadratic", (2, 3, 4), SETTINGS[1]), ("branched", (2, 3, 4), SETTINGS[2])]
+CASES = [
+    ("autoregressive", (2,), SETTINGS[2]),
+    *(("packed", (b,), SETTINGS[b % 3]) for b in (2, 3, 4)),
+    ("linear", (2, 3, 4), SETTINGS[2]),
+    ("quadratic", (2, 3, 4), SETTINGS[1]),
+    ("branched", (2, 3, 4), SETTINGS[2]),
+]
 
 
 def texts(out: GenerateOutput) -> list[tuple[int, ...]]:
@@ -112,7 +120,7 @@ def test_coupled_has_the_law_of_autoregressive_sampling_and_the_same_texts() -> 
         for b in (2, 3, 4):
             decoder = Decoder(model(settings.vocab_size), schedule_at(name, b), b, max_length=8, batch_size=n)
             out = settings.generate(decoder, first + begin, n=n, verification="coupled")
-            assert texts(out) == of_seed[begin: begin + n]
+            assert texts(out) == of_seed[begin : begin + n]
             begin += n
             rates.append(acceptance(out))
     assert min(rates) > 0.15 and max(rates) < 0.9
@@ -146,8 +154,14 @@ def test_drafts_are_accepted_as_often_as_p_and_q_overlap(settings: Settings) -> 
 class Kernel(Decoder):
     """A decoder with a place before and after its resolve, so that what it reads and leaves can be broken."""
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: DecodeState, request: Request, call: BlockCall,
-                 following: BlockCall | None = None) -> None:
+    def _resolve(
+        self,
+        outputs: tuple[Tensor, ...],
+        state: DecodeState,
+        request: Request,
+        call: BlockCall,
+        following: BlockCall | None = None,
+    ) -> None:
         self.before(*outputs, state, request, call)
         super()._resolve(outputs, state, request, call, following)
         self.after(*outputs, state, request, call)
@@ -163,8 +177,8 @@ class RawQ(Kernel):
     """Stores the drafter's raw softmax, though the draw was from the processed one."""
 
     def after(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        raw = logits[:, call.verifier_rows:].log_softmax(-1)
-        same = process(logits[:, call.verifier_rows:], request.temperature, request.top_k, request.top_p).log_softmax(-1)
+        raw = logits[:, call.verifier_rows :].log_softmax(-1)
+        same = process(logits[:, call.verifier_rows :], request.temperature, request.top_k, request.top_p).log_softmax(-1)
         which = (same.unsqueeze(1) == state.draft_log_q.unsqueeze(2)).all(-1).int().argmax(-1)
         state.draft_log_q.copy_(raw.gather(1, which.unsqueeze(-1).expand(-1, -1, raw.shape[-1])))
 

@@ -51,8 +51,13 @@ def test_the_decoder_sends_those_rows_and_fewer_where_they_are_dead() -> None:
             sent.append((rows.ids.shape[1], call.head_rows))
             return super()._forward(rows, slots, call, request)
 
-    for schedule, counts in (("autoregressive", [1]), ("linear", [b, b]), ("packed", [2 * b]), ("quadratic", [b * (b + 1)]),
-                             (Branched((0, 2)), [3 * b])):
+    for schedule, counts in (
+        ("autoregressive", [1]),
+        ("linear", [b, b]),
+        ("packed", [2 * b]),
+        ("quadratic", [b * (b + 1)]),
+        (Branched((0, 2)), [3 * b]),
+    ):
         for two_call_start in (False, True):
             sent.clear()
             decoder = Spy(small_model(1), schedule, b, max_length=40, two_call_start=two_call_start)
@@ -86,13 +91,26 @@ def test_bits_are_packed_by_words_of_32() -> None:
 
 def test_pack_writes_tokens_positions_and_slots_of_every_row() -> None:
     """Two sequences at different lengths, one draft of two tokens and one of none; MASK 9, B = 3, cuts 0 and 2."""
+
     def ints(*values: Any) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32)
 
     cache_len = ints(2, 0)
     rows = Rows.empty(2, 9, cache_len, torch.zeros(1, 9, 1, dtype=torch.int32))
-    torch.ops.packed_ss.pack_block(ints([5, 6, 7, 0, 0, 0], [8, 0, 0, 0, 0, 0]), ints(3, 1), cache_len, ints([1, 2], [3, 4]),
-                                   ints(2, 0), 9, 3, 3, [0, 2], rows.ids, rows.positions, rows.slots)
+    torch.ops.packed_ss.pack_block(
+        ints([5, 6, 7, 0, 0, 0], [8, 0, 0, 0, 0, 0]),
+        ints(3, 1),
+        cache_len,
+        ints([1, 2], [3, 4]),
+        ints(2, 0),
+        9,
+        3,
+        3,
+        [0, 2],
+        rows.ids,
+        rows.positions,
+        rows.slots,
+    )
     assert rows.ids.tolist() == [[7, 1, 2, 7, 9, 9, 2, 9, 9], [8, 9, 9, 8, 9, 9, 9, 9, 9]]
     assert rows.positions.tolist() == [[2, 3, 4, 2, 3, 4, 4, 5, 6], [0, 1, 2, 0, 1, 2, 2, 3, 4]]
     assert rows.slots.tolist() == [list(range(2, 11)), list(range(9))]
@@ -106,15 +124,18 @@ def test_the_retained_draft_has_the_papers_length(two_call_start: bool) -> None:
             model = TableModel(seed, 4, 0.85)
             decoder = Scripted(model.verifier, model.drafter, 4, schedule, W + 1, two_call_start=two_call_start)
             out = decoder.generate([1, 2], 30, eos_token_id=[])
-            assert [after for _, _, after in decoder.calls[: 1 + two_call_start]] == [0, W][1 - two_call_start:]
-            for (call, before, after), a in list(zip(decoder.calls, out.advances[0], strict=True))[1 + two_call_start: -1]:
+            assert [after for _, _, after in decoder.calls[: 1 + two_call_start]] == [0, W][1 - two_call_start :]
+            for (call, before, after), a in list(zip(decoder.calls, out.advances[0], strict=True))[1 + two_call_start : -1]:
                 h = a - 1
                 if schedule == "linear":
                     assert (before, after) == ((0, W) if call.cuts else (W, 0))
                     continue
                 matches.add(h)
-                cut = {"packed": 0, "quadratic": h}[schedule] if isinstance(schedule, str) else max(
-                    c for c in schedule.cuts if c <= h)
+                cut = (
+                    {"packed": 0, "quadratic": h}[schedule]
+                    if isinstance(schedule, str)
+                    else max(c for c in schedule.cuts if c <= h)
+                )
                 assert 0 <= h <= before
                 assert after == max(0, W - 1 - (h - cut))
                 assert after == max(0, W - a) if schedule == "packed" else schedule != "quadratic" or after == W - 1
@@ -134,8 +155,14 @@ def test_every_call_does_what_the_reference_does(mode: str, two_call_start: bool
             for prompt, seed, ends in (([0, 2, 4], 11, stops), ([2], 5, {}), ([4, 3, 1, 0, 0, 2], 8, {})):
                 rule = make_rule(mode, seed, *_settings(mode))
                 want = reference(dense, schedule, prompt, 14, rule, two_call_start=two_call_start, **ends)
-                out = decoder.generate(prompt, 14, seed=seed, eos_token_id=ends.get("stop_ids", []),
-                                       stop_sequences=ends.get("stop_sequences", ()), **SAMPLING[mode])
+                out = decoder.generate(
+                    prompt,
+                    14,
+                    seed=seed,
+                    eos_token_id=ends.get("stop_ids", []),
+                    stop_sequences=ends.get("stop_sequences", ()),
+                    **SAMPLING[mode],
+                )
                 assert out.tokens[0].tolist() == want.tokens, (name, prompt)
                 assert (out.advances, out.nfe, out.finish_reason) == ([want.advances], [want.nfe], [want.finish_reason])
                 accepted += sum(a > 1 for a in want.advances)
@@ -224,14 +251,17 @@ def test_a_row_without_a_finite_maximum_ends_the_text_before_it(mode: str, value
 
             for schedule in schedules(block_size).values():
                 out = Scripted(verifier, model.drafter, 5, schedule, block_size).generate(
-                    [1], 16, seed=seed, eos_token_id=[], **SAMPLING[mode])
+                    [1], 16, seed=seed, eos_token_id=[], **SAMPLING[mode]
+                )
                 clean = Scripted(model.verifier, model.drafter, 5, schedule, block_size).generate(
-                    [1], 16, seed=seed, eos_token_id=[], **SAMPLING[mode])
+                    [1], 16, seed=seed, eos_token_id=[], **SAMPLING[mode]
+                )
                 assert out.finish_reason == ["error"]
                 assert out.tokens[0].tolist() == clean.tokens[0][:broken_at].tolist()
                 assert sum(out.advances[0]) == broken_at and len(out.advances[0]) == out.nfe[0]
                 limited = Scripted(verifier, model.drafter, 5, schedule, block_size).generate(
-                    [1], max(broken_at, 1), seed=seed, eos_token_id=[], **SAMPLING[mode])
+                    [1], max(broken_at, 1), seed=seed, eos_token_id=[], **SAMPLING[mode]
+                )
                 assert limited.finish_reason == ["length" if broken_at else "error"]
 
 

@@ -46,8 +46,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 6}, {"temperature": 1.0, "verification": "coupled"}],
-                         ids=["greedy", "rejection", "coupled"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"temperature": 1.0, "seed": 6}, {"temperature": 1.0, "verification": "coupled"}],
+    ids=["greedy", "rejection", "coupled"],
+)
 def test_a_streamer_gets_the_prompt_then_each_calls_tokens_then_one_end(options: dict[str, Any]) -> None:
     for schedule in schedules(5).values():
         decoder = new_decoder(small_model(2), schedule, 5)

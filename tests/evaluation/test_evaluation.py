@@ -15,9 +15,15 @@ from packed_ss.evaluation.verify import verify
 from tests.support.checkpoints import random_config, random_model
 
 
-@pytest.mark.parametrize(("text", "answer"), [
-    ("14 + 9 = 23.\nThe answer is 23.", "23"), ("The answer is 1. No: The answer is -2.", "-2"), ("The answer is unknown.", None),
-    ("", None)])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("14 + 9 = 23.\nThe answer is 23.", "23"),
+        ("The answer is 1. No: The answer is -2.", "-2"),
+        ("The answer is unknown.", None),
+        ("", None),
+    ],
+)
 def test_the_last_stated_answer_counts(text, answer):
     assert final_answer(text) == answer
 
@@ -66,8 +72,12 @@ def test_a_figure_is_written(tmp_path, ending):
 def test_teacher_forcing_accepts_the_decoder_and_finds_a_changed_token(sampling):
     model = random_model(random_config(1), 1, torch.float64)
     prompt = [1, 2, 3]
-    out = Decoder(model, "packed", block_size=4, max_length=64).generate(
-        prompt, max_new_tokens=20, eos_token_id=[], seed=7, **sampling).tokens[0].tolist()
+    out = (
+        Decoder(model, "packed", block_size=4, max_length=64)
+        .generate(prompt, max_new_tokens=20, eos_token_id=[], seed=7, **sampling)
+        .tokens[0]
+        .tolist()
+    )
     noise = {k: v for k, v in sampling.items() if k != "verification"} | {"seed": 7}
     report = verify(model, prompt, out, **noise)
     assert report.tokens == len(out) == 20

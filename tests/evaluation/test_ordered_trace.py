@@ -21,8 +21,11 @@ def test_right_pairs_pass_and_wrong_ones_are_found(order: object) -> None:
         for k, pair in enumerate(pairs):
             if pair.seen is None:  # an own row would carry the change on to others
                 other = dataclasses.replace(pair, token=(pair.token + 1) % 11)
-                assert [(wrong, best) for wrong, best, gap in wrong_pairs(model, prompt, [*pairs[:k], other, *pairs[k + 1:]])
-                        if gap > 0] == [(other, pair.token)]
+                assert [
+                    (wrong, best)
+                    for wrong, best, gap in wrong_pairs(model, prompt, [*pairs[:k], other, *pairs[k + 1 :]])
+                    if gap > 0
+                ] == [(other, pair.token)]
         unseen = [Pair(p.position, p.token, (), p.seen) if p.seen is None else p for p in pairs]
         blind += len(wrong_pairs(model, prompt, unseen))
         swapped = [*pairs]

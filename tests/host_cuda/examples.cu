@@ -113,18 +113,12 @@ __global__ void meet_kernel(Meet args) {
       if (!low) return;
       result = __shfl_sync(kAll, 1, 0);
       break;
-    case Meeting::kMissingLane:
-      __syncwarp();
-      break;
+    case Meeting::kMissingLane: __syncwarp(); break;
     case Meeting::kOutsideMask:
       if (low) result = __shfl_down_sync(0xffffu, 1, 1);
       break;
-    case Meeting::kNotInMask:
-      __syncwarp(0xffffu);
-      break;
-    case Meeting::kDifferentCollectives:
-      result = low ? __shfl_sync(kAll, 1, 0) : __any_sync(kAll, 1);
-      break;
+    case Meeting::kNotInMask: __syncwarp(0xffffu); break;
+    case Meeting::kDifferentCollectives: result = low ? __shfl_sync(kAll, 1, 0) : __any_sync(kAll, 1); break;
     case Meeting::kDeadlock:
       if (threadIdx.x == 3) {
         __syncthreads();

@@ -10,15 +10,15 @@ namespace packed_ss::examples {
 // What is wrong with the argmax kernel.
 enum class Mistake : int {
   kNone,
-  kNoBarrier,        // another warp's shared memory is read without a barrier between
-  kShuffle,          // a shuffle stands where __syncwarp is needed
-  kNoReleaseFence,   // the ticket is taken without a fence after the partial result
-  kNoAcquireFence,   // and without one before the partial results are read
-  kPlainTicket,      // the ticket is not atomic
-  kSharedOverrun,    // a write past the end of static shared memory
-  kDynamicOverrun,   // and of dynamic shared memory
-  kGlobalOverrun,    // a read past the end of a row
-  kOverflow,         // an overflow of a signed integer
+  kNoBarrier,       // another warp's shared memory is read without a barrier between
+  kShuffle,         // a shuffle stands where __syncwarp is needed
+  kNoReleaseFence,  // the ticket is taken without a fence after the partial result
+  kNoAcquireFence,  // and without one before the partial results are read
+  kPlainTicket,     // the ticket is not atomic
+  kSharedOverrun,   // a write past the end of static shared memory
+  kDynamicOverrun,  // and of dynamic shared memory
+  kGlobalOverrun,   // a read past the end of a row
+  kOverflow,        // an overflow of a signed integer
   kCount
 };
 

@@ -304,8 +304,7 @@ PACKED_SS_API const char* packed_ss_obstacle(int runtime, int driver, const char
 // times, and destroys it. Returns what was thrown; packed_ss_order() has the names of the nodes that ran.
 PACKED_SS_API const char* packed_ss_device_loop(const std::int32_t* finish_reason, std::int64_t sequences,
                                                 std::int32_t* iterations, std::int32_t limit, void (*iteration)(),
-                                                const int* types, int count, int nested, int launches,
-                                                const char* failing_call) {
+                                                const int* types, int count, int nested, int launches, const char* failing_call) {
   order.clear();
   iterate = iteration;
   CUgraph_st captured;

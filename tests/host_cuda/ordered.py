@@ -142,13 +142,33 @@ def compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, source: Tenso
     kernels().call("compact_cache", _CompactCall(*sizes, keys.data_ptr(), values.data_ptr(), *pointers))
 
 
-def pack_ordered(tokens: Tensor, cache_len: Tensor, order: Tensor, draft: Tensor, waiting: Tensor, mask_token_id: int,
-                 spare_slot: int, waiting_rows: int, window: int, drafts: bool, verifies: bool, cuts: Sequence[int],
-                 *rows: Tensor) -> None:
+def pack_ordered(
+    tokens: Tensor,
+    cache_len: Tensor,
+    order: Tensor,
+    draft: Tensor,
+    waiting: Tensor,
+    mask_token_id: int,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: Sequence[int],
+    *rows: Tensor,
+) -> None:
     """`packed_ss.ops.pack_ordered.pack_ordered` by csrc/cuda/pack_ordered.cu."""
-    state = _OrderedState(sequences=tokens.shape[0], capacity=tokens.shape[1], width=order.shape[1],
-                          waiting_width=waiting.shape[1], tokens=_pointer(tokens), cache_len=_pointer(cache_len),
-                          order=_pointer(order), draft=_pointer(draft), waiting=_pointer(waiting))
+    state = _OrderedState(
+        sequences=tokens.shape[0],
+        capacity=tokens.shape[1],
+        width=order.shape[1],
+        waiting_width=waiting.shape[1],
+        tokens=_pointer(tokens),
+        cache_len=_pointer(cache_len),
+        order=_pointer(order),
+        draft=_pointer(draft),
+        waiting=_pointer(waiting),
+    )
     shape = _shape(waiting_rows, window, drafts, verifies, cuts)
     out = _OrderedRows(shape, mask_token_id, spare_slot, *map(_pointer, rows))
     kernels().call("pack_ordered", _PackOrderedCall(state, out))
@@ -164,11 +184,38 @@ def _chosen(logits: Tensor, rows: Tensor, positions: Tensor, seed: Tensor, *sett
     return _ChosenRows(_logits(logits), *sizes, _pointer(rows), _pointer(positions), _Sampling(_pointer(seed), *settings))
 
 
-def _state(tokens: Tensor, length: Tensor, cache_len: Tensor, finish_reason: Tensor, nfe: Tensor, advances: Tensor, end: Tensor,
-           stopped: Tensor, prompt_length: Tensor, stops: Tensor, order: Tensor, draft: Tensor, waiting: Tensor,
-           *slots: Tensor) -> _OrderedState:
-    pointers = (tokens, length, cache_len, finish_reason, nfe, advances, end, stopped, prompt_length, stops, order, draft,
-                waiting, *slots)
+def _state(
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    finish_reason: Tensor,
+    nfe: Tensor,
+    advances: Tensor,
+    end: Tensor,
+    stopped: Tensor,
+    prompt_length: Tensor,
+    stops: Tensor,
+    order: Tensor,
+    draft: Tensor,
+    waiting: Tensor,
+    *slots: Tensor,
+) -> _OrderedState:
+    pointers = (
+        tokens,
+        length,
+        cache_len,
+        finish_reason,
+        nfe,
+        advances,
+        end,
+        stopped,
+        prompt_length,
+        stops,
+        order,
+        draft,
+        waiting,
+        *slots,
+    )
     sizes = *tokens.shape, order.shape[1], waiting.shape[1], advances.shape[1], *stops.shape
     return _OrderedState(*sizes, *map(_pointer, pointers))
 

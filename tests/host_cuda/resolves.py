@@ -97,12 +97,29 @@ def resolve_rejection(*operands: Any) -> None:
     with_workspace("resolve_rejection", _Resolve(_call(*state), sampling, _pointer(draft_log_q), None))
 
 
-def pack_block(tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor, mask_token_id: int,
-               verifier_rows: int, block_size: int, cuts: Sequence[int], *rows: Tensor) -> None:
+def pack_block(
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    draft: Tensor,
+    draft_len: Tensor,
+    mask_token_id: int,
+    verifier_rows: int,
+    block_size: int,
+    cuts: Sequence[int],
+    *rows: Tensor,
+) -> None:
     """`torch.ops.packed_ss.pack_block` by csrc/cuda/pack_block.cu."""
-    state = _DecodeState(sequences=tokens.shape[0], capacity=tokens.shape[1], width=block_size - 1, tokens=_pointer(tokens),
-                         length=_pointer(length), cache_len=_pointer(cache_len), draft=_pointer(draft),
-                         draft_len=_pointer(draft_len))
+    state = _DecodeState(
+        sequences=tokens.shape[0],
+        capacity=tokens.shape[1],
+        width=block_size - 1,
+        tokens=_pointer(tokens),
+        length=_pointer(length),
+        cache_len=_pointer(cache_len),
+        draft=_pointer(draft),
+        draft_len=_pointer(draft_len),
+    )
     shape = _shape(verifier_rows, block_size, 0, cuts)
     kernels().call("pack_block", _PackBlock(state, _NextRows(shape, mask_token_id, *map(_pointer, rows))))
 
@@ -126,10 +143,28 @@ def with_workspace(name: str, arguments: ctypes.Structure) -> None:
     kernels().call(name, arguments)
 
 
-def _call(logits: Tensor, tokens: Tensor, length: Tensor, cache_len: Tensor, draft: Tensor, draft_len: Tensor,
-          finish_reason: Tensor, nfe: Tensor, advances: Tensor, limit: Tensor, prompt_length: Tensor, stops: Tensor,
-          verifier_rows: int, block_size: int, cuts: Sequence[int], shift: int, mask_token_id: int, next_verifier_rows: int,
-          next_cuts: Sequence[int], *next_rows: Tensor | None) -> _ResolveCall:
+def _call(
+    logits: Tensor,
+    tokens: Tensor,
+    length: Tensor,
+    cache_len: Tensor,
+    draft: Tensor,
+    draft_len: Tensor,
+    finish_reason: Tensor,
+    nfe: Tensor,
+    advances: Tensor,
+    limit: Tensor,
+    prompt_length: Tensor,
+    stops: Tensor,
+    verifier_rows: int,
+    block_size: int,
+    cuts: Sequence[int],
+    shift: int,
+    mask_token_id: int,
+    next_verifier_rows: int,
+    next_cuts: Sequence[int],
+    *next_rows: Tensor | None,
+) -> _ResolveCall:
     n, _, vocab = logits.shape
     assert logits.stride(2) == 1 or vocab == 1
     view = _Logits(logits.data_ptr(), _DTYPES.index(logits.dtype), logits.stride(0), logits.stride(1), vocab)

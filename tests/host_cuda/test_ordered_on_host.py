@@ -190,7 +190,8 @@ def test_a_state_without_sequences() -> None:
         if f.name != "stops":
             setattr(state, f.name, getattr(state, f.name)[:0])
     call = step.call
-    ordered.resolve_ordered(step.ids[:0], None, None, *state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts,
-                            False)
+    ordered.resolve_ordered(
+        step.ids[:0], None, None, *state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts, False
+    )
     assert [t.shape[0] for t in pack(ON_HOST, state, call)] == [0] * 5
     assert ordered.argmax_rows(torch.zeros(0, 3, 7), True)[0].shape == (0, 3)

@@ -26,8 +26,16 @@ VOCAB_SIZES = (4096, 5001, 6148)
 
 def sliced_case(mode: str, call: BlockCall, vocab: int, dtype: torch.dtype = torch.bfloat16, **sampling: float) -> Case:
     """A call whose stored log Q is that of other logits, a few of whose draft tokens are likely."""
-    case = random_case(vocab, vocab=vocab, call=call, mode="coupled" if mode == "rejection" else mode, n=2, dtype=dtype,
-                       drafts=min(2, max(0, call.verifier_rows - 1)), **sampling)
+    case = random_case(
+        vocab,
+        vocab=vocab,
+        call=call,
+        mode="coupled" if mode == "rejection" else mode,
+        n=2,
+        dtype=dtype,
+        drafts=min(2, max(0, call.verifier_rows - 1)),
+        **sampling,
+    )
     case.mode = mode
     case.state.limit += 9
     if mode == "rejection":
@@ -110,7 +118,7 @@ def test_one_token_in_any_slice(mode: str, at: int) -> None:
     after = run(ON_HOST, case)[0]
     assert_same(after, run(TORCH, case)[0])
     assert (after.length - case.state.length).tolist() == [3, 3]
-    assert after.tokens[0, case.state.length[0]: after.length[0]].tolist() == [at] * 3
+    assert after.tokens[0, case.state.length[0] : after.length[0]].tolist() == [at] * 3
     case.logits[:, 1, at] = -torch.inf
     after = run(ON_HOST, case)[0]
     assert after.finish_reason.tolist() == [3, 3]

@@ -41,7 +41,8 @@ def test_a_name_that_is_no_operators_is_refused() -> None:
 def test_texts_are_the_reference_s_whichever_kernels_run(setting: str) -> None:
     """tests/decoder/test_lossless.py compares every schedule, mode and batch with the reference in float64."""
     need_native()
-    done = run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/decoder/test_lossless.py"], ROOT,
-               PACKED_SS_NATIVE=setting)
+    done = run(
+        ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/decoder/test_lossless.py"], ROOT, PACKED_SS_NATIVE=setting
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout.splitlines()[-1] and "skipped" not in done.stdout.splitlines()[-1]

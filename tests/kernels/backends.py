@@ -21,8 +21,15 @@ from ..host_cuda import build, resolves
 
 OPERATORS = ("pack_block", "resolve_greedy", "resolve_coupled", "resolve_rejection")
 #: Those of the ordered layout; a backend that has not all of them has the others all the same.
-ORDERED_OPERATORS = ("argmax_rows", "draw_rows", "verify_rows", "resolve_ordered", "resolve_native", "compact_cache",
-                     "pack_ordered")
+ORDERED_OPERATORS = (
+    "argmax_rows",
+    "draw_rows",
+    "verify_rows",
+    "resolve_ordered",
+    "resolve_native",
+    "compact_cache",
+    "pack_ordered",
+)
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Whether Triton kernels run in its interpreter, on CPU tensors: one program after the other, milliseconds each.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -64,8 +71,10 @@ class Backend:
 
 def _plain_torch() -> Mapping[str, Callable[..., None]]:
     modules = pack, resolve, rows, ordered, pack_ordered
-    return {name: next(getattr(module, name) for module in modules if hasattr(module, name))
-            for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS)}
+    return {
+        name: next(getattr(module, name) for module in modules if hasattr(module, name))
+        for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS)
+    }
 
 
 def _dispatched(device: str) -> Mapping[str, Callable[..., None]]:
@@ -119,8 +128,7 @@ BACKENDS = (
     Backend("cpu", lambda: _dispatched("cpu"), lambda: _lacks("cpu")),
     Backend("cuda-on-host", _on_host, _no_compiler, checks=False, dtypes=CUDA_DTYPES),
     Backend("cuda", lambda: _dispatched("cuda"), lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
-    Backend("triton", _in_triton, no_triton, device="cpu" if INTERPRETED else "cuda", dtypes=CUDA_DTYPES,
-            slow=INTERPRETED),
+    Backend("triton", _in_triton, no_triton, device="cpu" if INTERPRETED else "cuda", dtypes=CUDA_DTYPES, slow=INTERPRETED),
 )
 
 

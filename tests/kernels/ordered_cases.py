@@ -25,7 +25,11 @@ from .backends import Backend
 MASK = 77
 SPARE = 10_000
 SCHEDULES: dict[str, str | Branched] = {
-    "autoregressive": "autoregressive", "linear": "linear", "packed": "packed", "quadratic": "quadratic", "native": "native",
+    "autoregressive": "autoregressive",
+    "linear": "linear",
+    "packed": "packed",
+    "quadratic": "quadratic",
+    "native": "native",
     "branched": Branched((0, 2)),
 }
 
@@ -56,8 +60,17 @@ def operands(step: Step, state: OrderedState) -> list[Any]:
     ids, probability, accepted = (t if t is None else t.to(device) for t in (step.ids, step.probability, step.accepted))
     if step.native:
         return [ids, probability, *state.operands(), call.window, step.threshold]
-    return [ids, probability, accepted, *state.operands(), call.waiting_rows, call.window, call.verifies, list(call.cuts),
-            step.by_confidence]
+    return [
+        ids,
+        probability,
+        accepted,
+        *state.operands(),
+        call.waiting_rows,
+        call.window,
+        call.verifies,
+        list(call.cuts),
+        step.by_confidence,
+    ]
 
 
 def resolve(backend: Backend, step: Step) -> OrderedState:
@@ -71,8 +84,21 @@ def resolve(backend: Backend, step: Step) -> OrderedState:
 
 def pack_operands(state: OrderedState, call: OrderedCall, buffers: Sequence[Tensor]) -> list[Any]:
     """What pack_ordered takes, in schema order."""
-    return [state.tokens, state.cache_len, state.order, state.draft, state.waiting, MASK, SPARE, call.waiting_rows, call.window,
-            call.drafts, call.verifies, list(call.cuts), *buffers]
+    return [
+        state.tokens,
+        state.cache_len,
+        state.order,
+        state.draft,
+        state.waiting,
+        MASK,
+        SPARE,
+        call.waiting_rows,
+        call.window,
+        call.drafts,
+        call.verifies,
+        list(call.cuts),
+        *buffers,
+    ]
 
 
 def pack(backend: Backend, state: OrderedState, call: OrderedCall) -> list[Tensor]:
@@ -93,17 +119,33 @@ def start(r: random.Random, W: int, waiting: int, n: int, vocab: int, most: int 
     prompts = [[r.randrange(vocab) for _ in range(r.randint(1, 5))] for _ in range(n)]
     stops = [[r.randrange(vocab) for _ in range(r.choice((1, 2, 2, 3)))] for _ in range(r.choice((0, 1, 2, 3)))]
     limits = [r.randint(1, most) for _ in prompts]
-    state = OrderedState.start(prompts, max_new_tokens=most, window=W, waiting=waiting, capacity=most + 6, stops=stops,
-                               seeds=list(range(n)), device=torch.device("cpu"))
+    state = OrderedState.start(
+        prompts,
+        max_new_tokens=most,
+        window=W,
+        waiting=waiting,
+        capacity=most + 6,
+        stops=stops,
+        seeds=list(range(n)),
+        device=torch.device("cpu"),
+    )
     for i, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         state.end[i] = len(prompt) + limit
-        state.order[i, min(W, limit):] = -1
+        state.order[i, min(W, limit) :] = -1
     state.cache_len.copy_(state.prompt_length)
     return state, stops
 
 
-def results(r: random.Random, state: OrderedState, call: OrderedCall, vocab: int, *, agree: float = 0.75, fail: float = 0.08,
-            dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def results(
+    r: random.Random,
+    state: OrderedState,
+    call: OrderedCall,
+    vocab: int,
+    *,
+    agree: float = 0.75,
+    fail: float = 0.08,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
     """Tokens and probabilities of M and R: a verifier row agrees with its draft often, some rows have none, many tie."""
     n = state.length.shape[0]
     ids = torch.tensor([[r.randrange(vocab) for _ in range(call.head_rows)] for _ in range(n)], dtype=torch.int32)
@@ -125,8 +167,19 @@ def steps(*arguments: Any, **settings: Any) -> tuple[Step, ...]:
     return tuple(generation(*arguments, **settings))
 
 
-def generation(seed: int, schedule: str, W: int, order: str = "left_to_right", *, sampled: str = "", vocab: int = 3, n: int = 3,
-               most: int = 16, dtype: torch.dtype = torch.float32, stopping: bool = True) -> Iterator[Step]:
+def generation(
+    seed: int,
+    schedule: str,
+    W: int,
+    order: str = "left_to_right",
+    *,
+    sampled: str = "",
+    vocab: int = 3,
+    n: int = 3,
+    most: int = 16,
+    dtype: torch.dtype = torch.float32,
+    stopping: bool = True,
+) -> Iterator[Step]:
     """The calls of n sequences until all have finished, each with a state of its own; plain torch takes them along.
 
     ``order``: a name, or "shuffled" for an order of the host's.  ``sampled``: "" or, left to right, "rejection" or "coupled",
@@ -147,13 +200,19 @@ def generation(seed: int, schedule: str, W: int, order: str = "left_to_right", *
                 return
             if r.random() < 0.7:  # as a decoder does where rows cost time
                 u = max(progress.open_positions)
-                call = OrderedCall(min(call.waiting_rows, max(progress.waiting)), u, call.drafts, call.verifies,
-                                   tuple(cut for cut in call.cuts if cut < u))
+                call = OrderedCall(
+                    min(call.waiting_rows, max(progress.waiting)),
+                    u,
+                    call.drafts,
+                    call.verifies,
+                    tuple(cut for cut in call.cuts if cut < u),
+                )
             if order == "shuffled" and k == 0:
                 _shuffle(r, state)
             ids, probability = results(r, state, call, vocab, dtype=dtype)
-            step = Step(moved_to(state, "cpu"), call, ids, probability, None, order == "confidence", schedule == "native",
-                        stops=stops)
+            step = Step(
+                moved_to(state, "cpu"), call, ids, probability, None, order == "confidence", schedule == "native", stops=stops
+            )
             if not step.by_confidence and not step.native:
                 step.probability = None
             if sampled:
@@ -254,16 +313,18 @@ def expected(step: Step, i: int) -> Expected:
     a = min(h + 1, u) if call.verifies else 0
     retained = (first + a, u - a) if call.cuts and going else (0, 0)
     if not call.verifies and not step.native:
-        return Expected(tokens, slots, waiting, pi, proposed if call.cuts else D, end, bool(found_ends), reason, 0, retained,
-                        moved_from)
+        return Expected(
+            tokens, slots, waiting, pi, proposed if call.cuts else D, end, bool(found_ends), reason, 0, retained, moved_from
+        )
     U = [j for j in open_positions if j < open_positions[0] + s.order.shape[1]] if going else []
     if not call.cuts:
         region = {j: r for r, j in enumerate(pi)}
     scores = {j: probability[row] for j, row in region.items() if row >= 0 and ids[row] >= 0}
     order = choose("confidence" if step.by_confidence else "left_to_right", U, scores)
     draft = {} if step.native else {j: proposed[j] for j in U if j in proposed}
-    return Expected(tokens, slots, waiting, order, draft, end, bool(found_ends), reason, sum(j < end for j, _ in C), retained,
-                    moved_from)
+    return Expected(
+        tokens, slots, waiting, order, draft, end, bool(found_ends), reason, sum(j < end for j, _ in C), retained, moved_from
+    )
 
 
 def check(step: Step, after: OrderedState) -> list[Expected | None]:
@@ -348,8 +409,11 @@ def expected_rows(state: OrderedState, call: OrderedCall) -> list[Tensor]:
     bits = mask.view(n, call.rows, -1, 32).long() << torch.arange(32)
     words = bits.sum(-1)
     words = torch.where(words >= 2**31, words - 2**32, words).int()
-    return [*(torch.tensor(values, dtype=torch.int32).view(n, call.rows) for values in (ids, positions, slots)), words,
-            torch.tensor(consulted, dtype=torch.int32)]
+    return [
+        *(torch.tensor(values, dtype=torch.int32).view(n, call.rows) for values in (ids, positions, slots)),
+        words,
+        torch.tensor(consulted, dtype=torch.int32),
+    ]
 
 
 def check_rows(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:

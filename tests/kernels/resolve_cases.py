@@ -43,8 +43,19 @@ class Case:
         self.state.stops = torch.tensor(rows, dtype=torch.int32).view(len(stops), longest)
 
 
-def random_case(seed: int, *, vocab: int, call: BlockCall, mode: str = "greedy", n: int = 3, dtype: torch.dtype = torch.float32,
-                agree: float = 0.7, drafts: int | None = None, scale: float = 3.0, **sampling: Any) -> Case:
+def random_case(
+    seed: int,
+    *,
+    vocab: int,
+    call: BlockCall,
+    mode: str = "greedy",
+    n: int = 3,
+    dtype: torch.dtype = torch.float32,
+    agree: float = 0.7,
+    drafts: int | None = None,
+    scale: float = 3.0,
+    **sampling: Any,
+) -> Case:
     """A call in the middle of a generation.  ``agree``: how often a verifier row favours its draft token; ``drafts``: |D|."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -55,11 +66,19 @@ def random_case(seed: int, *, vocab: int, call: BlockCall, mode: str = "greedy",
     value = torch.promote_types(dtype, torch.float32)
     prompts = [integers(0, vocab, int(integers(1, 6, 1))).tolist() for _ in range(n)]
     seeds = torch.randint(-(2**63), 2**63 - 1, (n,), generator=rng).tolist()
-    state = DecodeState.start(prompts, max_new_tokens=40, block_size=b, capacity=64, stops=(), seeds=seeds,
-                              device=torch.device("cpu"), log_q=(vocab, value) if mode == "rejection" else None)
+    state = DecodeState.start(
+        prompts,
+        max_new_tokens=40,
+        block_size=b,
+        capacity=64,
+        stops=(),
+        seeds=seeds,
+        device=torch.device("cpu"),
+        log_q=(vocab, value) if mode == "rejection" else None,
+    )
     new = integers(0, 9, n) if call.shift == 0 else integers(0, 1, n)
     for i, prompt in enumerate(prompts):
-        state.tokens[i, len(prompt): len(prompt) + int(new[i])] = integers(0, vocab, int(new[i]))
+        state.tokens[i, len(prompt) : len(prompt) + int(new[i])] = integers(0, vocab, int(new[i]))
     state.length += new
     state.cache_len.copy_(state.length - 1)
     state.limit.copy_(state.length + integers(1, 2 * b + 3, n))
@@ -119,8 +138,9 @@ def run(backend: Backend, case: Case, next_call: BlockCall | None = None) -> tup
     if next_call is not None:
         shape = (case.state.length.shape[0], next_call.rows)
         rows = [torch.full(shape, -5, dtype=torch.int32, device=backend.device) for _ in range(3)]
-    backend.ops[f"resolve_{case.mode}"](case.logits.to(backend.device),
-                                        *operands(case, state, (next_call, rows) if next_call is not None else None))
+    backend.ops[f"resolve_{case.mode}"](
+        case.logits.to(backend.device), *operands(case, state, (next_call, rows) if next_call is not None else None)
+    )
     return moved(state, "cpu"), [buffer.cpu() for buffer in rows]
 
 
@@ -148,8 +168,10 @@ def expected(case: Case, i: int) -> Expected:
     a, region, skipped = 0, 0, 0
     if v:
         count = min(int(state.draft_len[i]), v - 1)
-        D = [Draft(int(state.draft[i, j]), state.draft_log_q[i, j].tolist() if case.mode == "rejection" else None)
-             for j in range(count)]
+        D = [
+            Draft(int(state.draft[i, j]), state.draft_log_q[i, j].tolist() if case.mode == "rejection" else None)
+            for j in range(count)
+        ]
         C, h, failed = verify_draft(rule, case.logits[i, : count + 1].tolist(), D, n)
         ids = {stop[0] for stop in case.stops if len(stop) == 1}
         stops = Stops(ids, [stop for stop in case.stops if len(stop) > 1])
@@ -163,9 +185,9 @@ def expected(case: Case, i: int) -> Expected:
     if not call.cuts:
         return Expected(tokens, reason, nfe + 1, a, [])
     begin = v + region * b
-    proposals = case.logits[i, begin + 1 - call.shift: begin + b][skipped:]
-    D = draft_from(rule, proposals[: W].tolist(), len(tokens))
-    return Expected(tokens, reason, nfe + 1, a, D, len(D) == len(proposals[: W]))
+    proposals = case.logits[i, begin + 1 - call.shift : begin + b][skipped:]
+    D = draft_from(rule, proposals[:W].tolist(), len(tokens))
+    return Expected(tokens, reason, nfe + 1, a, D, len(D) == len(proposals[:W]))
 
 
 def check(case: Case, after: DecodeState) -> list[Expected]:

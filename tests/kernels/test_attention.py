@@ -63,21 +63,31 @@ def visible(cache_len: list[int], tail: np.ndarray, slots: int) -> Tensor:
     seen = np.zeros((len(cache_len), tail.shape[1], slots + tail.shape[2]), dtype=bool)
     for n, length in enumerate(cache_len):
         seen[n, :, :length] = True
-        seen[n, :, length: length + tail.shape[2]] = tail[n]
+        seen[n, :, length : length + tail.shape[2]] = tail[n]
     return torch.from_numpy(seen[..., :slots])
 
 
 class Case:
     """Random operands; every slot that no row of a sequence sees holds NaN, and so does memory around the caches."""
 
-    def __init__(self, seed: int, tail: np.ndarray, cache_len: list[int], heads: int, kv_heads: int, size: int,
-                 dtype: torch.dtype = torch.float32, spare: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        tail: np.ndarray,
+        cache_len: list[int],
+        heads: int,
+        kv_heads: int,
+        size: int,
+        dtype: torch.dtype = torch.float32,
+        spare: int = 3,
+    ) -> None:
         rng = torch.Generator().manual_seed(seed)
         n, rows = len(cache_len), tail.shape[1]
         slots = max(cache_len) + rows + spare
         self.q, wide_k, wide_v = (
             torch.randn(n, length, h, size, generator=rng, dtype=torch.float64).to(dtype)
-            for length, h in ((rows, heads), (slots + 5, kv_heads), (slots + 5, kv_heads)))
+            for length, h in ((rows, heads), (slots + 5, kv_heads), (slots + 5, kv_heads))
+        )
         wide_k[:, slots:] = wide_v[:, slots:] = math.nan
         self.k, self.v = wide_k[:, :slots], wide_v[:, :slots]
         self.seen = visible(cache_len, tail, slots)
@@ -178,7 +188,7 @@ def test_rows_that_see_one_slot(backend: str, ahead: int) -> None:
     case = Case(7, np.eye(200, k=ahead, dtype=bool)[None], [0], 2, 1, 8)
     out = case.check(backend)
     torch.testing.assert_close(out[0, : 200 - ahead], case.v[0, ahead:200].expand(-1, 2, -1), rtol=1e-6, atol=0)
-    assert out[0, 200 - ahead:].isnan().all()
+    assert out[0, 200 - ahead :].isnan().all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -227,8 +237,18 @@ def test_scores_of_any_size(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_strided_operands(backend: str) -> None:
     """Views of a larger cache and of a qkv tensor, as the model passes them; then other orders of q in memory."""
-    config = ModelConfig(vocab_size=8, hidden_size=32, num_layers=3, intermediate_size=8, num_heads=4, num_kv_heads=2, head_dim=8,
-                         rms_norm_eps=1e-5, mask_token_id=0, eos_token_ids=())
+    config = ModelConfig(
+        vocab_size=8,
+        hidden_size=32,
+        num_layers=3,
+        intermediate_size=8,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        rms_norm_eps=1e-5,
+        mask_token_id=0,
+        eos_token_ids=(),
+    )
     cache = SlotCache(config, 4, 90, torch.float32, torch.device("cpu"))
     cache.keys.fill_(math.nan)
     cache.values.fill_(math.nan)
@@ -284,7 +304,7 @@ def test_a_row_does_not_depend_on_the_others(threads: None) -> None:
     together = attention(*case.operands())
     for row in (0, 1, 30, 74):
         one = torch.ones(1, 1, 1, dtype=torch.int32)
-        alone = attention(case.q[:, row: row + 1], case.k, case.v, case.cache_len + row, one, case.scale)
+        alone = attention(case.q[:, row : row + 1], case.k, case.v, case.cache_len + row, one, case.scale)
         assert torch.equal(alone[:, 0], together[:, row])
 
 
@@ -311,8 +331,13 @@ def test_other_instruction_sets(capability: str) -> None:
     """Torch's own switch takes this process's kernels down to narrower vectors, or to none."""
     kernel("cpu", "tail_attention")
     code = "import tests.kernels.test_attention as t, torch; t.check_some(); print(torch.backends.cpu.get_cpu_capability())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "ATEN_CPU_CAPABILITY": capability}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().lower() in (capability, "default", "no avx")
 
@@ -374,5 +399,6 @@ def test_refuses(backend: str, name: str, change, message: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_operator_contract(dtype: torch.dtype) -> None:
     case = Case(18, np.tri(5, dtype=bool)[None], [4, 2], 4, 2, 8, dtype)
-    torch.library.opcheck(torch.ops.packed_ss.tail_attention.default, case.operands(),
-                          test_utils=["test_schema", "test_faketensor"])
+    torch.library.opcheck(
+        torch.ops.packed_ss.tail_attention.default, case.operands(), test_utils=["test_schema", "test_faketensor"]
+    )

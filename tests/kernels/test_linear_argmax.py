@@ -194,5 +194,6 @@ def test_what_the_triton_kernels_do_not_take(x: Tensor, weight: Tensor, message:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_operator_contract(dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(5)
-    torch.library.opcheck(torch.ops.packed_ss.linear_argmax.default,
-                          (integers(rng, 2, 3, 16, dtype=dtype), integers(rng, 9, 16, dtype=dtype)))
+    torch.library.opcheck(
+        torch.ops.packed_ss.linear_argmax.default, (integers(rng, 2, 3, 16, dtype=dtype), integers(rng, 9, 16, dtype=dtype))
+    )

@@ -12,8 +12,25 @@ from torch import Tensor
 from .backends import ORDERED_OPERATORS, Backend
 from .ordered_cases import Step, operands, pack_operands, steps
 
-_STATE = ("tokens", "length", "cache_len", "finish_reason", "nfe", "advances", "end", "stopped", "prompt_length", "stops",
-          "order", "draft", "waiting", "cached", "source", "moved", "retained")
+_STATE = (
+    "tokens",
+    "length",
+    "cache_len",
+    "finish_reason",
+    "nfe",
+    "advances",
+    "end",
+    "stopped",
+    "prompt_length",
+    "stops",
+    "order",
+    "draft",
+    "waiting",
+    "cached",
+    "source",
+    "moved",
+    "retained",
+)
 _BUFFERS = ("ids", "positions", "slots", "tail_mask", "consulted")
 
 
@@ -24,16 +41,32 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
 def _state(**sizes: int) -> dict[str, Any]:
     n, T, W, P = (sizes.get(name, size) for name, size in (("N", 2), ("T", 12), ("W", 3), ("P", 1)))
     shapes = dict.fromkeys(_STATE, (n,))
-    shapes |= {"tokens": (n, T), "cached": (n, T), "source": (n, T), "advances": (n, 9), "stops": (2, 3), "order": (n, W),
-               "draft": (n, W), "waiting": (n, P), "retained": (n, 2)}
+    shapes |= {
+        "tokens": (n, T),
+        "cached": (n, T),
+        "source": (n, T),
+        "advances": (n, 9),
+        "stops": (2, 3),
+        "order": (n, W),
+        "draft": (n, W),
+        "waiting": (n, P),
+        "retained": (n, 2),
+    }
     state = {name: _zeros(*shapes[name]) for name in _STATE}
     return state | {"end": torch.full((n,), 8, dtype=torch.int32), "order": torch.full((n, W), -1, dtype=torch.int32)}
 
 
 def arguments(name: str) -> dict[str, Any]:
     """Of a call that is accepted, by their names in the schema."""
-    chosen = {"logits": torch.zeros(2, 9, 5), "rows": _zeros(2, 2), "positions": _zeros(2, 3),
-              "seed": _zeros(2, dtype=torch.int64), "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    chosen = {
+        "logits": torch.zeros(2, 9, 5),
+        "rows": _zeros(2, 2),
+        "positions": _zeros(2, 3),
+        "seed": _zeros(2, dtype=torch.int64),
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+    }
     if name == "argmax_rows":
         return {"logits": torch.zeros(2, 9, 5), "probability": True}
     if name == "draw_rows":
@@ -41,17 +74,29 @@ def arguments(name: str) -> dict[str, Any]:
     if name == "verify_rows":
         return chosen | {"draft": _zeros(2, 3), "draft_log_q": torch.zeros(2, 3, 5)}
     if name == "resolve_ordered":
-        return {"ids": _zeros(2, 9), "probability": torch.zeros(2, 9), "accepted": _zeros(2, 3)} | _state() | {
-            "waiting_rows": 1, "window": 3, "verifies": True, "cuts": [0, 2], "by_confidence": True}
+        return (
+            {"ids": _zeros(2, 9), "probability": torch.zeros(2, 9), "accepted": _zeros(2, 3)}
+            | _state()
+            | {"waiting_rows": 1, "window": 3, "verifies": True, "cuts": [0, 2], "by_confidence": True}
+        )
     if name == "resolve_native":
         return {"ids": _zeros(2, 3), "probability": torch.zeros(2, 3)} | _state(P=3) | {"window": 3, "threshold": 0.9}
     if name == "compact_cache":
-        return {"keys": torch.zeros(1, 2, 6, 2, 4), "values": torch.zeros(1, 2, 6, 2, 4), "cache_len": _zeros(2),
-                "source": _zeros(2, 12), "moved": _zeros(2)}
+        return {
+            "keys": torch.zeros(1, 2, 6, 2, 4),
+            "values": torch.zeros(1, 2, 6, 2, 4),
+            "cache_len": _zeros(2),
+            "source": _zeros(2, 12),
+            "moved": _zeros(2),
+        }
     state = {key: value for key, value in _state().items() if key in ("tokens", "cache_len", "order", "draft", "waiting")}
     buffers = {key: _zeros(2, 13) for key in ("ids", "positions", "slots")}
-    return state | {"mask_token_id": 7, "spare_slot": 9, "waiting_rows": 1, "window": 3, "drafts": True, "verifies": True,
-                    "cuts": [0, 2]} | buffers | {"tail_mask": _zeros(2, 13, 1), "consulted": _zeros(2, 2)}
+    return (
+        state
+        | {"mask_token_id": 7, "spare_slot": 9, "waiting_rows": 1, "window": 3, "drafts": True, "verifies": True, "cuts": [0, 2]}
+        | buffers
+        | {"tail_mask": _zeros(2, 13, 1), "consulted": _zeros(2, 2)}
+    )
 
 
 def _long(t: Tensor) -> Tensor:
@@ -95,8 +140,12 @@ _RESOLVES: list[tuple[dict[str, Any], str]] = [
     ({"probability": lambda t: t.half()}, "probability must be contiguous"),
     ({"probability": _first}, "probability must be contiguous"),
     ({"probability": _gaps}, "probability must be .* non-contiguous"),
-    *(({name: change}, f"{name} must be contiguous") for name in _STATE for change in (_long, _first)
-      if (name, change) != ("stops", _first)),
+    *(
+        ({name: change}, f"{name} must be contiguous")
+        for name in _STATE
+        for change in (_long, _first)
+        if (name, change) != ("stops", _first)
+    ),
     *(({name: _gaps}, f"{name} must be .* non-contiguous") for name in ("tokens", "order", "advances", "stops", "waiting")),
     ({"draft": _wide}, "draft must be contiguous"),
     ({"cached": _wide}, "cached must be contiguous"),
@@ -128,8 +177,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"cuts": [0]}, "ids must have a column for each verifier and proposal row, 6 in all"),
         ({"verifies": False}, "ids must have a column for each verifier and proposal row, 6 in all"),
         ({"probability": None}, r"probability must be given for an order by confidence\."),
-        ({"ids": lambda t: t[:, :3].contiguous(), "probability": lambda t: t[:, :3].contiguous()},
-         "ids must have the 9 columns of all rows for an order"),
+        (
+            {"ids": lambda t: t[:, :3].contiguous(), "probability": lambda t: t[:, :3].contiguous()},
+            "ids must have the 9 columns of all rows for an order",
+        ),
         ({"accepted": _double}, "accepted must be contiguous"),
         ({"accepted": _wide}, "accepted must be contiguous"),
         ({"waiting_rows": 2}, "waiting_rows must be in 0 ... 1, got 2"),
@@ -166,8 +217,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "pack_ordered": [
         ({"tokens": _long}, "tokens must be contiguous"),
-        *(({name: change}, f"{name} must be contiguous") for change in (_long, _first)
-          for name in ("cache_len", "order", "draft", "waiting", *_BUFFERS)),
+        *(
+            ({name: change}, f"{name} must be contiguous")
+            for change in (_long, _first)
+            for name in ("cache_len", "order", "draft", "waiting", *_BUFFERS)
+        ),
         ({"tokens": _gaps}, "tokens must be .* non-contiguous"),
         ({"draft": _wide}, "draft must be contiguous"),
         ({"tail_mask": _wide}, "tail_mask must be contiguous"),
@@ -241,5 +295,6 @@ def test_operator_contract_in_a_generation(schedule: str) -> None:
     torch.library.opcheck(run, operands(step, step.state))
     n, call = len(step.ids), step.call
     shapes = ((n, call.rows),) * 3 + ((n, call.rows, -(-call.rows // 32)), (n, 2))
-    torch.library.opcheck(torch.ops.packed_ss.pack_ordered.default,
-                          pack_operands(step.state, call, [_zeros(*shape) for shape in shapes]))
+    torch.library.opcheck(
+        torch.ops.packed_ss.pack_ordered.default, pack_operands(step.state, call, [_zeros(*shape) for shape in shapes])
+    )

@@ -30,11 +30,17 @@ from .ordered_cases import (
     steps,
 )
 
-KINDS = [(schedule, order, "") for schedule in ("linear", "packed", "quadratic", "branched")
-         for order in ("left_to_right", "confidence", "shuffled")]
+KINDS = [
+    (schedule, order, "")
+    for schedule in ("linear", "packed", "quadratic", "branched")
+    for order in ("left_to_right", "confidence", "shuffled")
+]
 KINDS += [("autoregressive", "left_to_right", ""), ("native", "left_to_right", "")]
-KINDS += [(schedule, "left_to_right", mode) for schedule in ("autoregressive", "linear", "packed", "branched")
-          for mode in ("rejection", "coupled")]
+KINDS += [
+    (schedule, "left_to_right", mode)
+    for schedule in ("autoregressive", "linear", "packed", "branched")
+    for mode in ("rejection", "coupled")
+]
 
 
 @pytest.mark.parametrize(("schedule", "order", "sampled"), KINDS, ids=["-".join(filter(None, kind)) for kind in KINDS])
@@ -70,18 +76,28 @@ def test_window_widths(backend: Backend, schedule: str, W: int) -> None:
             check(step, resolve(backend, step))
 
 
-def one(W: int, *, waiting: int = 1, prompt: list[int] | None = None, stops: list[list[int]] | None = None,
-        left: int = 20) -> OrderedState:
+def one(
+    W: int, *, waiting: int = 1, prompt: list[int] | None = None, stops: list[list[int]] | None = None, left: int = 20
+) -> OrderedState:
     """One sequence whose prompt is in the cache."""
     prompt = prompt or [5, 6]
-    state = OrderedState.start([prompt], max_new_tokens=left, window=W, waiting=waiting, capacity=64, stops=stops or [],
-                               seeds=[0], device=torch.device("cpu"))
+    state = OrderedState.start(
+        [prompt],
+        max_new_tokens=left,
+        window=W,
+        waiting=waiting,
+        capacity=64,
+        stops=stops or [],
+        seeds=[0],
+        device=torch.device("cpu"),
+    )
     state.cache_len.copy_(state.prompt_length)
     return state
 
 
-def verify(backend: Backend, state: OrderedState, order: list[int], draft: list[int], ids: list[int],
-           stops: list[list[int]]) -> OrderedState:
+def verify(
+    backend: Backend, state: OrderedState, order: list[int], draft: list[int], ids: list[int], stops: list[list[int]]
+) -> OrderedState:
     """A call of a verifier's rows alone, its order and draft given."""
     u, W = len(order), state.order.shape[1]
     state.order[0] = torch.tensor(order + [-1] * (W - u))
@@ -174,8 +190,11 @@ def test_mask_words_at_their_borders(backend: Backend, waiting: int, W: int) -> 
         state.order[i] = torch.tensor(r.sample(range(10, 10 + W), u) + [-1] * (W - u))
         state.draft[i] = torch.tensor([r.randint(-1, 8) for _ in range(W)])
         state.waiting[i] = torch.tensor([r.randrange(8) for _ in range(p)] + [-1] * (max(waiting, 1) - p))
-    for call in (OrderedCall(waiting, W, True, True, (0, W // 2)), OrderedCall(waiting, W, True, False, (W - 1,)),
-                 OrderedCall(waiting, W, False, True, ())):
+    for call in (
+        OrderedCall(waiting, W, True, True, (0, W // 2)),
+        OrderedCall(waiting, W, True, False, (W - 1,)),
+        OrderedCall(waiting, W, False, True, ()),
+    ):
         if call.cuts and call.cuts[0]:
             call = replace(call, cuts=(0, *call.cuts))
         check_rows(pack(backend, state, call), expected_rows(state, call))
@@ -193,7 +212,7 @@ def test_cached_pairs_move(backend: Backend, dtype: torch.dtype, layers: int) ->
     source = torch.zeros(4, 20, dtype=torch.int32)
     for i in range(4):
         kept = sorted(torch.randperm(14 - int(moved[i]), generator=rng)[: int(cache_len[i] - moved[i])].tolist())
-        source[i, int(moved[i]): int(cache_len[i])] = torch.tensor(kept, dtype=torch.int32) + moved[i]
+        source[i, int(moved[i]) : int(cache_len[i])] = torch.tensor(kept, dtype=torch.int32) + moved[i]
     keys, values = (torch.randn(layers, 5, 15, 2, 3, generator=rng).to(dtype) for _ in range(2))
     want = [expected_cache(cache, cache_len.tolist(), source.tolist(), moved.tolist()) for cache in (keys, values)]
     got = [cache.to(backend.device, copy=True) for cache in (keys, values)]
@@ -229,7 +248,7 @@ def test_whatever_the_state_holds_nothing_is_written_outside_of_it(backend: Back
     def between_margins(t: torch.Tensor) -> torch.Tensor:
         whole = torch.full((t.numel() + 64,), 123456, dtype=t.dtype, device=backend.device)
         margins.append((whole, t.numel()))
-        inner = whole[32: 32 + t.numel()].view(t.shape)
+        inner = whole[32 : 32 + t.numel()].view(t.shape)
         inner.copy_(t)
         return inner
 
@@ -248,4 +267,4 @@ def test_whatever_the_state_holds_nothing_is_written_outside_of_it(backend: Back
     shapes = ((n, call.rows),) * 3 + ((n, call.rows, -(-call.rows // 32)), (n, 2))
     backend.ops["pack_ordered"](*pack_operands(state, call, [between_margins(torch.zeros(shape).int()) for shape in shapes]))
     for whole, size in margins:
-        assert (whole[:32] == 123456).all() and (whole[32 + size:] == 123456).all()
+        assert (whole[:32] == 123456).all() and (whole[32 + size :] == 123456).all()

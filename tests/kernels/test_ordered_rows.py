@@ -80,8 +80,16 @@ def test_argmax_without_rows_and_of_strided_rows(backend: Backend) -> None:
     check_argmax(backend, logits_of(3, 4, 9, 21, torch.float32)[::2, 1::3, 2:19])
 
 
-def draw(backend: Backend, logits: Tensor, rows: Tensor, positions: Tensor, seeds: Tensor, stream: int, stores: bool,
-         settings: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def draw(
+    backend: Backend,
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seeds: Tensor,
+    stream: int,
+    stores: bool,
+    settings: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
     """ids and, where it is asked for, log_q."""
     need(backend, "draw_rows", logits.dtype)
     sampling = {"temperature": 0.8, "top_k": 0, "top_p": 1.0} | settings
@@ -93,8 +101,16 @@ def draw(backend: Backend, logits: Tensor, rows: Tensor, positions: Tensor, seed
     return ids.cpu(), log_q.cpu() if log_q is not None else None
 
 
-def check_draws(backend: Backend, logits: Tensor, rows: Tensor, positions: Tensor, seeds: Tensor, stream: int, stores: bool,
-                settings: dict[str, Any]) -> None:
+def check_draws(
+    backend: Backend,
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seeds: Tensor,
+    stream: int,
+    stores: bool,
+    settings: dict[str, Any],
+) -> None:
     """Every row that is named, and nothing in the place of others."""
     ids, log_q = draw(backend, logits, rows, positions, seeds, stream, stores, settings)
     sampling = {"temperature": 0.8, "top_k": 0, "top_p": 1.0} | settings
@@ -155,8 +171,16 @@ def test_draws_of_a_long_row(backend: Backend) -> None:
     assert ids.tolist() == (log_p - torch.log(-torch.log1p(-u))).argmax(-1).tolist()
 
 
-def check_verdicts(backend: Backend, logits: Tensor, rows: Tensor, positions: Tensor, seeds: Tensor, draft: Tensor,
-                   log_q: Tensor, settings: dict[str, Any]) -> list[int]:
+def check_verdicts(
+    backend: Backend,
+    logits: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    seeds: Tensor,
+    draft: Tensor,
+    log_q: Tensor,
+    settings: dict[str, Any],
+) -> list[int]:
     """Returns h of every sequence."""
     need(backend, "verify_rows", logits.dtype)
     sampling = {"temperature": 0.8, "top_k": 0, "top_p": 1.0} | settings
@@ -214,8 +238,11 @@ def test_verdicts(backend: Backend, dtype: torch.dtype, vocab: int, filters: str
         positions = as_int([[4, 5, 6, 7], [1, 2, 3, 4], [9, 7, 8, -1], [3, -1, -1, -1]])
         draft, log_q = drafted(logits, rows, 4, agree, FILTERS[filters])
         draft[0, 3] = draft[2, 2] = -1
-        matches |= {*check_verdicts(backend, logits, rows, positions, torch.tensor([1, 2, 3, 4]) * 977 + seed, draft, log_q,
-                                    FILTERS[filters])}
+        matches |= {
+            *check_verdicts(
+                backend, logits, rows, positions, torch.tensor([1, 2, 3, 4]) * 977 + seed, draft, log_q, FILTERS[filters]
+            )
+        }
     assert backend.slow or matches >= {0, 1}
 
 
@@ -246,8 +273,9 @@ def test_a_draft_id_outside_the_vocabulary_is_never_accepted_nor_read(backend: B
     logits = logits_of(1, 1, 3, 9, torch.float32)
     given = (logits, as_int([[0, 3]]), as_int([[4, 5, 6]]), torch.tensor([9]))
     rest = (as_int([[token, 1, 2]]), torch.full((1, 3, 9), -5.0))
-    ids, accepted = backend.ops["verify_rows"](*(t.to(backend.device) for t in given), 1.0, 0, 1.0,
-                                               *(t.to(backend.device) for t in rest))
+    ids, accepted = backend.ops["verify_rows"](
+        *(t.to(backend.device) for t in given), 1.0, 0, 1.0, *(t.to(backend.device) for t in rest)
+    )
     assert accepted.tolist() == [[0, 0, 0]]
     assert 0 <= int(ids[0, 0]) < 9
     assert ids[0, 1:].tolist() == [-1, -1]
@@ -272,12 +300,13 @@ def test_any_number_of_threads(backend: Backend, threads: int) -> None:
             ids, log_q = draw(backend, logits[part], rows[part], positions[part], seeds[part], DRAFT, True, {})
             u = torch.ops.packed_ss.uniform_noise(seeds[part], positions[part], DRAFT, 50000).double()
             for i, (first, count) in enumerate(rows[part].tolist()):
-                want = log_p[i, first: first + count]
+                want = log_p[i, first : first + count]
                 assert ids[i, :count].tolist() == (want - torch.log(-torch.log1p(-u[i, :count]))).argmax(-1).tolist()
                 torch.testing.assert_close(log_q[i, :count].double(), want, atol=2e-5, rtol=0)
             ids = ids.clamp(min=0)
-            verdict = torch.ops.packed_ss.verify_rows(logits[part], rows[part], positions[part], seeds[part], 0.8, 0, 1.0, ids,
-                                                      log_q)
+            verdict = torch.ops.packed_ss.verify_rows(
+                logits[part], rows[part], positions[part], seeds[part], 0.8, 0, 1.0, ids, log_q
+            )
             for i, (_, count) in enumerate(rows[part].tolist()):  # drafts of p itself: all are accepted
                 assert verdict[0][i, :count].tolist() == ids[i, :count].tolist()
                 assert verdict[1][i].tolist() == [1] * count + [0] * (4 - count)

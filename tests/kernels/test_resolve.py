@@ -145,8 +145,23 @@ def _row(name: str, vocab: int) -> torch.Tensor:
     }.get(name, row)
 
 
-ROWS = ("all equal", "two tied", "zeros of both signs", "huge", "very negative", "one-hot", "one-hot of 1e30", "denormal",
-        "one of -inf", "one of NaN", "one of -NaN", "one of inf", "all -inf", "all inf", "all NaN")
+ROWS = (
+    "all equal",
+    "two tied",
+    "zeros of both signs",
+    "huge",
+    "very negative",
+    "one-hot",
+    "one-hot of 1e30",
+    "denormal",
+    "one of -inf",
+    "one of NaN",
+    "one of -NaN",
+    "one of inf",
+    "all -inf",
+    "all inf",
+    "all NaN",
+)
 
 
 PLACES = (0, 1, 3, 5, 6, 7)
@@ -198,8 +213,11 @@ def test_stops_anywhere(backend: Backend, mode: str) -> None:
         case.state.limit += 9
         case.state.prompt_length.fill_(1)
         free = check(case, run(backend, case)[0])
-        stops = [result.tokens[: n + at + 1][-length:] for result, n in zip(free, case.state.length.tolist(), strict=True)
-                 if n + at < len(result.tokens)]
+        stops = [
+            result.tokens[: n + at + 1][-length:]
+            for result, n in zip(free, case.state.length.tolist(), strict=True)
+            if n + at < len(result.tokens)
+        ]
         if not stops:
             continue
         for distractors in backend.some(([[9] * 5, [case.state.tokens[0, 0].item(), 3]], []), 1):
@@ -262,8 +280,9 @@ def test_next_rows(backend: Backend, mode: str) -> None:
         assert [buffer.tolist() for buffer in rows] == expected_rows(after, following)
 
 
-@pytest.mark.parametrize("call", [PACKED, BlockCall(4, 4, (0, 1, 3)), BlockCall(0, 4, (0,)), BlockCall(1, 4, ()),
-                                  BlockCall(2, 6, (0,))], ids=str)
+@pytest.mark.parametrize(
+    "call", [PACKED, BlockCall(4, 4, (0, 1, 3)), BlockCall(0, 4, (0,)), BlockCall(1, 4, ()), BlockCall(2, 6, (0,))], ids=str
+)
 def test_pack_block(backend: Backend, call: BlockCall) -> None:
     for seed in backend.some(range(4), 1):
         state = random_case(seed, vocab=11, call=BlockCall(call.block_size, call.block_size, (0,)), n=5).state
@@ -278,8 +297,8 @@ def test_rows_may_be_strided(backend: Backend, mode: str) -> None:
     case = random_case(2, vocab=65, call=PACKED, mode=mode)
     n, rows, vocab = case.logits.shape
     wide = torch.full((n, rows + 1, 2, vocab + 3), torch.nan)
-    wide[:, 1:, 1, 2: vocab + 2] = case.logits
-    strided = with_logits(case, wide[:, 1:, 1, 2: vocab + 2])
+    wide[:, 1:, 1, 2 : vocab + 2] = case.logits
+    strided = with_logits(case, wide[:, 1:, 1, 2 : vocab + 2])
     if backend.device == "cpu":
         assert not strided.logits.is_contiguous()
     check(strided, run(backend, strided)[0])
@@ -304,8 +323,9 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("n", "vocab", "call"), [(3, 2000, SHAPES["quadratic"]), (1, 70000, BlockCall(1, 3, (0,)))])
-def test_any_number_of_threads(backend: Backend, threads: Callable[[int], None], mode: str, n: int, vocab: int,
-                               call: BlockCall) -> None:
+def test_any_number_of_threads(
+    backend: Backend, threads: Callable[[int], None], mode: str, n: int, vocab: int, call: BlockCall
+) -> None:
     """Rows go to threads, or long rows are split; the outcome is the same."""
     if backend.device != "cpu" or backend.name in ("torch", "triton"):
         pytest.skip("this backend has no threads of its own")

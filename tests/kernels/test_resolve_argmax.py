@@ -86,5 +86,4 @@ def test_operator_contract(with_next_rows: bool) -> None:
     call = BlockCall(3, 3, (0,))
     case = random_case(1, vocab=11, call=call, n=2)
     rows = (call, [torch.zeros(2, 6, dtype=torch.int32) for _ in range(3)]) if with_next_rows else None
-    torch.library.opcheck(torch.ops.packed_ss.resolve_argmax.default,
-                          (*argmax(case.logits), *operands(case, case.state, rows)))
+    torch.library.opcheck(torch.ops.packed_ss.resolve_argmax.default, (*argmax(case.logits), *operands(case, case.state, rows)))

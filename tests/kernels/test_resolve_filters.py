@@ -17,8 +17,17 @@ from .resolve_cases import random_case, run
 
 def distribution(backend: Backend, row: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """log p of a row of logits, as resolve_rejection stores it."""
-    case = random_case(0, vocab=len(row), call=BlockCall(0, 2, (0,)), mode="rejection", n=1, dtype=row.dtype,
-                       temperature=temperature, top_k=top_k, top_p=top_p)
+    case = random_case(
+        0,
+        vocab=len(row),
+        call=BlockCall(0, 2, (0,)),
+        mode="rejection",
+        n=1,
+        dtype=row.dtype,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+    )
     case.logits[0, 1] = row
     return run(backend, case)[0].draft_log_q[0, 0]
 

@@ -29,6 +29,7 @@ def _set(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[
 def _call(**changes: Any) -> Callable[[Case], None]:
     def change(case: Case) -> None:
         case.call = BlockCall(**({"verifier_rows": 3, "block_size": 3, "cuts": (0, 2)} | changes))
+
     return change
 
 
@@ -65,10 +66,14 @@ REFUSED: list[tuple[Callable[[Case], None], str]] = [
     (_set("advances", lambda t: t[:, 0]), "advances must be"),
     (_set("stops", lambda t: t.long()), "stops must be"),
     (_set("stops", lambda t: t.view(-1)), "stops must be"),
-    *((_set(name, lambda t: t.long()), f"{name} must be")
-      for name in ("length", "cache_len", "draft_len", "finish_reason", "nfe", "limit", "prompt_length")),
-    *((_set(name, lambda t: t[:1]), f"{name} must be")
-      for name in ("length", "cache_len", "draft_len", "finish_reason", "nfe", "limit", "prompt_length", "seed")),
+    *(
+        (_set(name, lambda t: t.long()), f"{name} must be")
+        for name in ("length", "cache_len", "draft_len", "finish_reason", "nfe", "limit", "prompt_length")
+    ),
+    *(
+        (_set(name, lambda t: t[:1]), f"{name} must be")
+        for name in ("length", "cache_len", "draft_len", "finish_reason", "nfe", "limit", "prompt_length", "seed")
+    ),
     (_set("seed", lambda t: t.int()), "seed must be"),
     (_set("draft_log_q", lambda t: t.double()), "draft_log_q must be"),
     (_set("draft_log_q", lambda t: t[:, :, 1:].contiguous()), "draft_log_q must be"),
@@ -165,9 +170,18 @@ def test_pack_block_refuses(backend: Backend, change: dict[str, Any], message: s
         pytest.skip("these checks are tested where the tensors are on the CPU, of a backend that has them")
     one = torch.ones(2, dtype=torch.int32)
     rows = {name: torch.zeros(2, 6, dtype=torch.int32) for name in ("ids", "positions", "slots")}
-    arguments = {"tokens": torch.zeros(2, 9, dtype=torch.int32), "length": one, "cache_len": one,
-                 "draft": torch.zeros(2, 2, dtype=torch.int32), "draft_len": one, "mask_token_id": 7, "verifier_rows": 3,
-                 "block_size": 3, "cuts": [0], **rows}
+    arguments = {
+        "tokens": torch.zeros(2, 9, dtype=torch.int32),
+        "length": one,
+        "cache_len": one,
+        "draft": torch.zeros(2, 2, dtype=torch.int32),
+        "draft_len": one,
+        "mask_token_id": 7,
+        "verifier_rows": 3,
+        "block_size": 3,
+        "cuts": [0],
+        **rows,
+    }
     with pytest.raises(ValueError, match=f"^pack_block: {message}"):
         backend.ops["pack_block"](*(arguments | change).values())
 
@@ -195,5 +209,7 @@ def test_operator_contract(mode: str, with_next_rows: bool) -> None:
 
 def test_operator_contract_of_pack_block() -> None:
     state, rows = new_case("greedy").state, [torch.zeros(2, 6, dtype=torch.int32) for _ in range(3)]
-    torch.library.opcheck(torch.ops.packed_ss.pack_block.default,
-                          (state.tokens, state.length, state.cache_len, state.draft, state.draft_len, 7, 3, 3, [0], *rows))
+    torch.library.opcheck(
+        torch.ops.packed_ss.pack_block.default,
+        (state.tokens, state.length, state.cache_len, state.draft, state.draft_len, 7, 3, 3, [0], *rows),
+    )

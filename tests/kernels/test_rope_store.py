@@ -17,8 +17,17 @@ NAMES = ("q", "k", "v", "cos", "sin", "query_scale", "slots", "k_cache", "v_cach
 class Case:
     """Random operands: q, k and v are views of one tensor, caches are views of larger ones, whose other elements are NaN."""
 
-    def __init__(self, n: int = 2, rows: int = 7, heads: int = 6, kv_heads: int = 2, size: int = 8,
-                 dtype: torch.dtype = torch.float32, table: torch.dtype = torch.float32, scaled: bool = True) -> None:
+    def __init__(
+        self,
+        n: int = 2,
+        rows: int = 7,
+        heads: int = 6,
+        kv_heads: int = 2,
+        size: int = 8,
+        dtype: torch.dtype = torch.float32,
+        table: torch.dtype = torch.float32,
+        scaled: bool = True,
+    ) -> None:
         rng = torch.Generator().manual_seed(rows + size)
         capacity = 2 * rows + 3
         qkv = torch.randn(n, rows, heads + 2 * kv_heads, size, generator=rng, dtype=torch.float64).to(dtype)

@@ -46,8 +46,13 @@ def _on_gpu(*arguments: Any) -> Tensor:
 
 #: The plain-torch function; the operator on CPU and GPU tensors, which dispatches to the C++ and CUDA kernels; the CUDA sources
 #: on the CPU; and the Triton kernel.  Each takes CPU tensors.
-BACKENDS = {"torch": uniform_noise, "native": _native, "cuda": _on_gpu, "cuda-on-host": uniform_noise_on_host,
-            "triton": _in_triton}
+BACKENDS = {
+    "torch": uniform_noise,
+    "native": _native,
+    "cuda": _on_gpu,
+    "cuda-on-host": uniform_noise_on_host,
+    "triton": _in_triton,
+}
 
 
 @pytest.fixture(params=BACKENDS)

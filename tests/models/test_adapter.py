@@ -21,8 +21,15 @@ from tests.support.checkpoints import random_checkpoint, random_config, random_s
 from tests.support.device_reads import NoDeviceReads
 
 RANK, ALPHA = 3, 12.0
-MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
-           "mlp.down_proj")
+MODULES = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
 CALL = BlockCall(4, 4, (0, 2))
 PROPOSALS = 8
 
@@ -34,13 +41,26 @@ def sizes() -> dict[str, tuple[int, int]]:
     return dict(zip(MODULES, ((q, h), (kv, h), (kv, h), (h, q), (m, h), (m, h), (h, m)), strict=True))
 
 
-def write_adapter(folder: Path, modules: tuple[str, ...] = ("self_attn.o_proj",), layers: str = "encoder.layers.",
-                  **settings: Any) -> dict[str, Tensor]:
+def write_adapter(
+    folder: Path, modules: tuple[str, ...] = ("self_attn.o_proj",), layers: str = "encoder.layers.", **settings: Any
+) -> dict[str, Tensor]:
     """An adapter of large random values as PEFT writes it; returns its tensors by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": ALPHA, "lora_dropout": 0.1, "bias": "none",
-              "target_modules": [module.rpartition(".")[2] for module in modules], "use_dora": False, "modules_to_save": None,
-              "rank_pattern": {}, "alpha_pattern": {}, "init_lora_weights": True, "inference_mode": True}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": RANK,
+        "lora_alpha": ALPHA,
+        "lora_dropout": 0.1,
+        "bias": "none",
+        "target_modules": [module.rpartition(".")[2] for module in modules],
+        "use_dora": False,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config | settings))
     generator = torch.Generator().manual_seed(5)
     tensors = {}
@@ -61,12 +81,14 @@ def checkpoint(tmp_path):
 
 def masked(visible: Tensor):
     """`attend` of a call without a cache, by the formula."""
+
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
         k, v = k.repeat_interleave(groups, dim=2), v.repeat_interleave(groups, dim=2)
         scores = torch.einsum("nrhd,nshd->nhrs", q, k) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         return torch.einsum("nhrs,nshd->nrhd", weights, v)
+
     return attend
 
 
@@ -84,13 +106,20 @@ def test_a_drafting_row_is_computed_with_the_merged_weights(checkpoint, modules)
     offset = dict.fromkeys(MODULES, 0)
     q, kv, m = sizes()["self_attn.q_proj"][0], sizes()["self_attn.k_proj"][0], sizes()["mlp.gate_proj"][0]
     offset |= {"self_attn.k_proj": q, "self_attn.v_proj": q + kv, "mlp.up_proj": m}
-    ours = {"self_attn.q_proj": "qkv", "self_attn.k_proj": "qkv", "self_attn.v_proj": "qkv", "self_attn.o_proj": "out",
-            "mlp.gate_proj": "gate_up", "mlp.up_proj": "gate_up", "mlp.down_proj": "down"}
+    ours = {
+        "self_attn.q_proj": "qkv",
+        "self_attn.k_proj": "qkv",
+        "self_attn.v_proj": "qkv",
+        "self_attn.o_proj": "out",
+        "mlp.gate_proj": "gate_up",
+        "mlp.up_proj": "gate_up",
+        "mlp.down_proj": "down",
+    }
     for layer, block in enumerate(merged.blocks):
         for module in modules:
             key = f"base_model.model.encoder.layers.{layer}.{module}.lora_"
             update = ALPHA / RANK * tensors[key + "B.weight"].double() @ tensors[key + "A.weight"].double()
-            getattr(block, ours[module]).weight[offset[module]: offset[module] + len(update)] += update
+            getattr(block, ours[module]).weight[offset[module] : offset[module] + len(update)] += update
     base = call_logits(adapted, 0)
     assert (call_logits(adapted, CALL.rows) - base).abs().max() > 0.1
     torch.testing.assert_close(call_logits(adapted, CALL.rows), call_logits(merged, 0), rtol=1e-9, atol=1e-9)
@@ -144,8 +173,13 @@ def test_settings_and_places(checkpoint, tmp_path, monkeypatch):
         assert os.path.samefile(loaded.adapter_source, tmp_path / "elsewhere")
         assert torch.equal(call_logits(loaded, PROPOSALS), expected)
         assert not any(weight.requires_grad for weight in loaded.parameters())
-    write_adapter(tmp_path / "other", use_rslora=True, lora_alpha=ALPHA / RANK**0.5, target_modules=["self_attn.o_proj"],
-                  init_lora_weights="gaussian")
+    write_adapter(
+        tmp_path / "other",
+        use_rslora=True,
+        lora_alpha=ALPHA / RANK**0.5,
+        target_modules=["self_attn.o_proj"],
+        init_lora_weights="gaussian",
+    )
     torch.testing.assert_close(call_logits(load_model(checkpoint, device="cpu", adapter="other"), PROPOSALS), expected)
 
 
@@ -206,18 +240,30 @@ def test_the_cuda_loader_passes_it_on(monkeypatch):
     assert given["adapter"] == "linear_spec_lora"
 
 
-@pytest.mark.parametrize(("settings", "told"), [
-    (dict(peft_type="IA3"), "peft_type"), (dict(bias="all"), "bias"), (dict(use_dora=True), "use_dora"),
-    (dict(rank_pattern={"o_proj": 2}), "rank_pattern"), (dict(modules_to_save=["lm_head"]), "modules_to_save"),
-    (dict(layers_to_transform=[0]), "layers_to_transform"), (dict(fan_in_fan_out=True), "fan_in_fan_out"),
-    (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=0), "r is 0"), (dict(r=4), "wrong shape"),
-    (dict(lora_alpha="x"), "lora_alpha"), (dict(lora_alpha=float("nan")), "lora_alpha"), (dict(use_rslora=1), "use_rslora"),
-    (dict(target_modules=".*"), "target_modules"), (dict(target_modules=[]), "target_modules"),
-    (dict(target_modules=["o_proj", "embed_tokens"]), "'embed_tokens'"),
-    (dict(target_modules=["o_proj", "q_proj"]), "4 tensors .* missing"),
-    (dict(target_modules=["q_proj"]), "4 tensors .* unexpected"),
-    (dict(target_modules=["proj"]), "'proj'"),
-])
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (dict(peft_type="IA3"), "peft_type"),
+        (dict(bias="all"), "bias"),
+        (dict(use_dora=True), "use_dora"),
+        (dict(rank_pattern={"o_proj": 2}), "rank_pattern"),
+        (dict(modules_to_save=["lm_head"]), "modules_to_save"),
+        (dict(layers_to_transform=[0]), "layers_to_transform"),
+        (dict(fan_in_fan_out=True), "fan_in_fan_out"),
+        (dict(init_lora_weights="pissa"), "init_lora_weights"),
+        (dict(r=0), "r is 0"),
+        (dict(r=4), "wrong shape"),
+        (dict(lora_alpha="x"), "lora_alpha"),
+        (dict(lora_alpha=float("nan")), "lora_alpha"),
+        (dict(use_rslora=1), "use_rslora"),
+        (dict(target_modules=".*"), "target_modules"),
+        (dict(target_modules=[]), "target_modules"),
+        (dict(target_modules=["o_proj", "embed_tokens"]), "'embed_tokens'"),
+        (dict(target_modules=["o_proj", "q_proj"]), "4 tensors .* missing"),
+        (dict(target_modules=["q_proj"]), "4 tensors .* unexpected"),
+        (dict(target_modules=["proj"]), "'proj'"),
+    ],
+)
 def test_settings_that_are_refused(checkpoint, settings, told):
     write_adapter(checkpoint / "lora", **settings)
     with pytest.raises(ValueError, match=told) as caught:
@@ -235,13 +281,16 @@ MODULE = "base_model.model.encoder.layers.0.self_attn.o_proj."
 A = MODULE + "lora_A.weight"
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    (lambda t: t.pop(A), "1 tensor .*layers.0.self_attn.o_proj.lora_A.weight.* missing"),
-    (lambda t: t.update({A: t[A][:, 1:].contiguous()}), "wrong shape"),
-    (lambda t: t.update({A: t[A].int()}), "dtype"),
-    (lambda t: t.update({A.replace("layers.0", "layers.9"): t[A].clone()}), "layers.9.* unexpected"),
-    (lambda t: t.update({MODULE + "lora_magnitude_vector.weight": t[A][0].clone()}), "magnitude"),
-])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t.pop(A), "1 tensor .*layers.0.self_attn.o_proj.lora_A.weight.* missing"),
+        (lambda t: t.update({A: t[A][:, 1:].contiguous()}), "wrong shape"),
+        (lambda t: t.update({A: t[A].int()}), "dtype"),
+        (lambda t: t.update({A.replace("layers.0", "layers.9"): t[A].clone()}), "layers.9.* unexpected"),
+        (lambda t: t.update({MODULE + "lora_magnitude_vector.weight": t[A][0].clone()}), "magnitude"),
+    ],
+)
 def test_weights_that_do_not_fit(checkpoint, change, told):
     write_adapter(checkpoint / "lora")
     changed(checkpoint / "lora", change)

@@ -72,7 +72,8 @@ def folder(tmp_path: Path) -> Path:
 def same(a: Transformer, b: Transformer) -> bool:
     ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())
     return ours.keys() == theirs.keys() and all(
-        w.dtype == theirs[name].dtype and torch.equal(w, theirs[name]) for name, w in ours.items())
+        w.dtype == theirs[name].dtype and torch.equal(w, theirs[name]) for name, w in ours.items()
+    )
 
 
 # Round trips
@@ -99,21 +100,54 @@ def test_the_files_have_the_public_names(folder: Path) -> None:
     assert values["mask_token_id"] == 3 and values["eos_token_id"] == 1 and values["block_size"] == 4
     assert values["dtype"] == "float32" and values["max_position_embeddings"] == 512
     assert values["rope_parameters"] == {
-        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
-        "mscale_all_dim": 1.0, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1}
-    layer = {f"encoder.layers.{n}.{name}.weight" for n in (0, 1) for name in (
-        "input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-        "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 16.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 8,
+        "llama_4_scaling_beta": 0.1,
+    }
+    layer = {
+        f"encoder.layers.{n}.{name}.weight"
+        for n in (0, 1)
+        for name in (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        )
+    }
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-        assert set(file.keys()) == layer | {
-            "encoder.embed_tokens.weight", "encoder.norm.weight", "diffusion_head.weight"}
+        assert set(file.keys()) == layer | {"encoder.embed_tokens.weight", "encoder.norm.weight", "diffusion_head.weight"}
 
 
-@pytest.mark.parametrize("rope", [
-    RopeConfig(theta=300.0), RopeConfig(theta=300.0, original_max_position=8, llama_4_scaling_beta=0.2),
-    RopeConfig(theta=300.0, yarn_factor=4.0, original_max_position=9, beta_fast=8.0, beta_slow=0.5, mscale=0.7,
-               mscale_all_dim=1.2, attention_factor=1.5, truncate=False)])
+@pytest.mark.parametrize(
+    "rope",
+    [
+        RopeConfig(theta=300.0),
+        RopeConfig(theta=300.0, original_max_position=8, llama_4_scaling_beta=0.2),
+        RopeConfig(
+            theta=300.0,
+            yarn_factor=4.0,
+            original_max_position=9,
+            beta_fast=8.0,
+            beta_slow=0.5,
+            mscale=0.7,
+            mscale_all_dim=1.2,
+            attention_factor=1.5,
+            truncate=False,
+        ),
+    ],
+)
 def test_rotary_settings_survive_a_round_trip(tmp_path: Path, rope: RopeConfig) -> None:
     assert load_model(random_checkpoint(tmp_path, rope=rope), device="cpu").config.rope == rope
 
@@ -207,22 +241,61 @@ def test_a_tied_checkpoint_may_repeat_its_embedding_only(tmp_path: Path) -> None
 def values(**changes: Any) -> dict[str, Any]:
     """The public 3B model's config.json."""
     base = {
-        "architectures": ["NemotronLabsDiffusionModel"], "model_type": MODEL_TYPE, "attention_bias": False, "block_size": 32,
-        "dtype": "bfloat16", "eos_token_id": 11, "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072,
-        "intermediate_size": 9216, "mask_token_id": 100, "max_position_embeddings": 262144, "mlp_bias": False,
-        "num_attention_heads": 32, "num_hidden_layers": 26, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384,
-                            "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1},
-        "sliding_window": None, "tie_word_embeddings": False, "vocab_size": 131072}
+        "architectures": ["NemotronLabsDiffusionModel"],
+        "model_type": MODEL_TYPE,
+        "attention_bias": False,
+        "block_size": 32,
+        "dtype": "bfloat16",
+        "eos_token_id": 11,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 3072,
+        "intermediate_size": 9216,
+        "mask_token_id": 100,
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e6,
+            "factor": 16,
+            "original_max_position_embeddings": 16384,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1,
+            "mscale_all_dim": 1,
+            "llama_4_scaling_beta": 0.1,
+        },
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "vocab_size": 131072,
+    }
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
-PUBLIC_ROPE = RopeConfig(theta=1e6, yarn_factor=16.0, original_max_position=16384, mscale=1.0, mscale_all_dim=1.0,
-                         llama_4_scaling_beta=0.1)
+PUBLIC_ROPE = RopeConfig(
+    theta=1e6, yarn_factor=16.0, original_max_position=16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1
+)
 PUBLIC = ModelConfig(
-    vocab_size=131072, hidden_size=3072, num_layers=26, intermediate_size=9216, num_heads=32, num_kv_heads=8, head_dim=128,
-    rms_norm_eps=1e-5, mask_token_id=100, eos_token_ids=(11,), block_size=32, max_position=262144, dtype="bfloat16",
-    model_type=MODEL_TYPE, rope=PUBLIC_ROPE)
+    vocab_size=131072,
+    hidden_size=3072,
+    num_layers=26,
+    intermediate_size=9216,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    rms_norm_eps=1e-5,
+    mask_token_id=100,
+    eos_token_ids=(11,),
+    block_size=32,
+    max_position=262144,
+    dtype="bfloat16",
+    model_type=MODEL_TYPE,
+    rope=PUBLIC_ROPE,
+)
 
 
 def test_a_public_config_is_read_whole() -> None:
@@ -233,30 +306,43 @@ INNER = values()["rope_parameters"]
 OUTER = {key: value for key, value in INNER.items() if key != "rope_theta"}
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
-    (dict(eos_token_id=[11, 2]), dict(eos_token_ids=(11, 2))),
-    (dict(eos_token_id=[]), dict(eos_token_ids=())),
-    (dict(block_size=...), dict(block_size=None)),
-    (dict(max_position_embeddings=None), dict(max_position=None)),
-    (dict(tie_word_embeddings=True), dict(tie_word_embeddings=True)),
-    (dict(dtype=..., torch_dtype="float16"), dict(dtype="float16")),
-    (dict(dtype="torch.float64"), dict(dtype="float64")),
-    (dict(rope_parameters=OUTER, rope_theta=1e9), dict(rope=dataclasses.replace(PUBLIC_ROPE, theta=1e9))),
-    (dict(rope_theta=7.0), {}),  # the inner one counts
-    (dict(rope_parameters=..., rope_scaling=OUTER | {"rope_type": ..., "type": "yarn"}, rope_theta=1e6), {}),
-    (dict(rope_parameters=..., rope_theta=5e5), dict(rope=RopeConfig(theta=5e5))),
-    (dict(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), dict(rope=RopeConfig(theta=5e5))),
-    (dict(rope_parameters=INNER | {"truncate": False, "attention_factor": 2, "beta_fast": None}),
-     dict(rope=dataclasses.replace(PUBLIC_ROPE, truncate=False, attention_factor=2.0))),
-])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (dict(eos_token_id=[11, 2]), dict(eos_token_ids=(11, 2))),
+        (dict(eos_token_id=[]), dict(eos_token_ids=())),
+        (dict(block_size=...), dict(block_size=None)),
+        (dict(max_position_embeddings=None), dict(max_position=None)),
+        (dict(tie_word_embeddings=True), dict(tie_word_embeddings=True)),
+        (dict(dtype=..., torch_dtype="float16"), dict(dtype="float16")),
+        (dict(dtype="torch.float64"), dict(dtype="float64")),
+        (dict(rope_parameters=OUTER, rope_theta=1e9), dict(rope=dataclasses.replace(PUBLIC_ROPE, theta=1e9))),
+        (dict(rope_theta=7.0), {}),  # the inner one counts
+        (dict(rope_parameters=..., rope_scaling=OUTER | {"rope_type": ..., "type": "yarn"}, rope_theta=1e6), {}),
+        (dict(rope_parameters=..., rope_theta=5e5), dict(rope=RopeConfig(theta=5e5))),
+        (dict(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), dict(rope=RopeConfig(theta=5e5))),
+        (
+            dict(rope_parameters=INNER | {"truncate": False, "attention_factor": 2, "beta_fast": None}),
+            dict(rope=dataclasses.replace(PUBLIC_ROPE, truncate=False, attention_factor=2.0)),
+        ),
+    ],
+)
 def test_other_spellings_are_read(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     if "rope_scaling" in changes:
         changes["rope_scaling"] = {key: value for key, value in changes["rope_scaling"].items() if value is not ...}
     assert read_config(values(**changes), "config.json") == dataclasses.replace(PUBLIC, **expected)
 
 
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-         "head_dim", "mask_token_id")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "mask_token_id",
+)
 
 
 @pytest.mark.parametrize("key", [*SIZES, "rms_norm_eps", "eos_token_id"])
@@ -273,47 +359,63 @@ def test_only_integers_in_range_are_sizes(key: str, value: Any) -> None:
     assert message.startswith(f"a/config.json: {key} is {value!r}, but only an integer in [")
 
 
-@pytest.mark.parametrize(("changes", "culprits"), [
-    (dict(mask_token_id=131072), ("mask_token_id", "131072", "[0, 131071]")),
-    (dict(eos_token_id=[11, 131072]), ("eos_token_id", "[0, 131071]")),
-    (dict(eos_token_id=[[11]]), ("eos_token_id",)),
-    (dict(vocab_size=0), ("vocab_size", "[1, ")),
-    (dict(num_hidden_layers=10**9), ("num_hidden_layers", "4096")),
-    (dict(block_size=1), ("block_size", "[2, ")),
-    (dict(num_key_value_heads=5), ("32 query heads", "5 key/value heads")),
-    (dict(head_dim=127), ("head_dim", "127", "even")),
-    (dict(rms_norm_eps="1e-5"), ("rms_norm_eps", "'1e-5'")),
-    (dict(rms_norm_eps=float("nan")), ("rms_norm_eps", "nan")),
-    (dict(rms_norm_eps=-1e-5), ("rms_norm_eps",)),
-    (dict(rms_norm_eps=10**400), ("rms_norm_eps",)),
-    (dict(rms_norm_eps=True), ("rms_norm_eps",)),
-    (dict(tie_word_embeddings=1), ("tie_word_embeddings", "True or False")),
-    (dict(tie_word_embeddings="false"), ("tie_word_embeddings",)),
-    (dict(attention_bias=True), ("attention_bias", "False")),
-    (dict(mlp_bias=True), ("mlp_bias", "False")),
-    (dict(hidden_act="gelu"), ("hidden_act", "'gelu'", "'silu'")),
-    (dict(sliding_window=4096), ("sliding_window", "4096")),
-    (dict(dtype="int8"), ("dtype", "'int8'", "bfloat16")),
-    (dict(dtype=..., torch_dtype=16), ("torch_dtype", "16")),
-    (dict(rope_parameters=...), ("rope_scaling", "rope_theta is missing")),
-    (dict(rope_parameters=[1]), ("rope_parameters", "[1]", "object")),
-    (dict(partial_rotary_factor=0.5), ("partial_rotary_factor", "0.5")),
-])
+@pytest.mark.parametrize(
+    ("changes", "culprits"),
+    [
+        (dict(mask_token_id=131072), ("mask_token_id", "131072", "[0, 131071]")),
+        (dict(eos_token_id=[11, 131072]), ("eos_token_id", "[0, 131071]")),
+        (dict(eos_token_id=[[11]]), ("eos_token_id",)),
+        (dict(vocab_size=0), ("vocab_size", "[1, ")),
+        (dict(num_hidden_layers=10**9), ("num_hidden_layers", "4096")),
+        (dict(block_size=1), ("block_size", "[2, ")),
+        (dict(num_key_value_heads=5), ("32 query heads", "5 key/value heads")),
+        (dict(head_dim=127), ("head_dim", "127", "even")),
+        (dict(rms_norm_eps="1e-5"), ("rms_norm_eps", "'1e-5'")),
+        (dict(rms_norm_eps=float("nan")), ("rms_norm_eps", "nan")),
+        (dict(rms_norm_eps=-1e-5), ("rms_norm_eps",)),
+        (dict(rms_norm_eps=10**400), ("rms_norm_eps",)),
+        (dict(rms_norm_eps=True), ("rms_norm_eps",)),
+        (dict(tie_word_embeddings=1), ("tie_word_embeddings", "True or False")),
+        (dict(tie_word_embeddings="false"), ("tie_word_embeddings",)),
+        (dict(attention_bias=True), ("attention_bias", "False")),
+        (dict(mlp_bias=True), ("mlp_bias", "False")),
+        (dict(hidden_act="gelu"), ("hidden_act", "'gelu'", "'silu'")),
+        (dict(sliding_window=4096), ("sliding_window", "4096")),
+        (dict(dtype="int8"), ("dtype", "'int8'", "bfloat16")),
+        (dict(dtype=..., torch_dtype=16), ("torch_dtype", "16")),
+        (dict(rope_parameters=...), ("rope_scaling", "rope_theta is missing")),
+        (dict(rope_parameters=[1]), ("rope_parameters", "[1]", "object")),
+        (dict(partial_rotary_factor=0.5), ("partial_rotary_factor", "0.5")),
+    ],
+)
 def test_a_config_that_is_not_supported_is_refused(changes: dict[str, Any], culprits: tuple[str, ...]) -> None:
     message = refusal(lambda: read_config(values(**changes), "a/config.json"))
     assert message.startswith("a/config.json: ") and all(culprit in message for culprit in culprits), message
 
 
-@pytest.mark.parametrize(("key", "value", "culprit"), [
-    ("rope_type", "linear", "'linear'"), ("rope_type", ["yarn"], "rope_type"), ("rope_theta", None, "rope_theta is missing"),
-    ("rope_theta", "1e6", "rope_theta"), ("rope_theta", 1.0, "above 1"), ("factor", None, "factor is missing"),
-    ("factor", 0.5, "factor"), ("original_max_position_embeddings", None, "original_max_position_embeddings is missing"),
-    ("original_max_position_embeddings", 16384.0, "original_max_position_embeddings"),
-    ("original_max_position_embeddings", 0, "original_max_position_embeddings"), ("beta_fast", "32", "beta_fast"),
-    ("beta_slow", -1, "beta_slow"), ("mscale", True, "mscale"), ("mscale_all_dim", float("inf"), "mscale_all_dim"),
-    ("attention_factor", 0, "attention_factor"), ("truncate", 1, "truncate"), ("llama_4_scaling_beta", "x", "llama_4"),
-    ("full_attention", {"rope_theta": 1e6}, "full_attention"),
-])
+@pytest.mark.parametrize(
+    ("key", "value", "culprit"),
+    [
+        ("rope_type", "linear", "'linear'"),
+        ("rope_type", ["yarn"], "rope_type"),
+        ("rope_theta", None, "rope_theta is missing"),
+        ("rope_theta", "1e6", "rope_theta"),
+        ("rope_theta", 1.0, "above 1"),
+        ("factor", None, "factor is missing"),
+        ("factor", 0.5, "factor"),
+        ("original_max_position_embeddings", None, "original_max_position_embeddings is missing"),
+        ("original_max_position_embeddings", 16384.0, "original_max_position_embeddings"),
+        ("original_max_position_embeddings", 0, "original_max_position_embeddings"),
+        ("beta_fast", "32", "beta_fast"),
+        ("beta_slow", -1, "beta_slow"),
+        ("mscale", True, "mscale"),
+        ("mscale_all_dim", float("inf"), "mscale_all_dim"),
+        ("attention_factor", 0, "attention_factor"),
+        ("truncate", 1, "truncate"),
+        ("llama_4_scaling_beta", "x", "llama_4"),
+        ("full_attention", {"rope_theta": 1e6}, "full_attention"),
+    ],
+)
 def test_rotary_settings_that_are_not_supported_are_refused(key: str, value: Any, culprit: str) -> None:
     message = refusal(lambda: read_config(values(rope_parameters=INNER | {key: value}), "a/config.json"))
     assert message.startswith("a/config.json: rope_parameters") and culprit in message, message
@@ -325,12 +427,24 @@ def test_the_query_scale_needs_the_original_length() -> None:
     assert "original_max_position_embeddings is missing" in message
 
 
-@pytest.mark.parametrize(("text", "culprit"), [
-    (b"{", "not valid JSON"), (b"", "not valid JSON"), (b"\xff\xfe\x00", "not valid JSON"), (b"[" * 100_000, "not valid JSON"),
-    (b'{"hidden_size": 1' + b"0" * 5000 + b"}", "not valid JSON"), (b"[1, 2]", "JSON object"), (b'"x"', "JSON object"),
-    (b"null", "JSON object"), (b"{}", "model_type is missing"), (b'{"model_type": "llama"}', "'llama'"),
-    (b'{"model_type": ["x"]}', "nemotron_labs_diffusion"), (b'{"model_type": 7}', "nemotron_labs_diffusion"),
-], ids=range(12))
+@pytest.mark.parametrize(
+    ("text", "culprit"),
+    [
+        (b"{", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"hidden_size": 1' + b"0" * 5000 + b"}", "not valid JSON"),
+        (b"[1, 2]", "JSON object"),
+        (b'"x"', "JSON object"),
+        (b"null", "JSON object"),
+        (b"{}", "model_type is missing"),
+        (b'{"model_type": "llama"}', "'llama'"),
+        (b'{"model_type": ["x"]}', "nemotron_labs_diffusion"),
+        (b'{"model_type": 7}', "nemotron_labs_diffusion"),
+    ],
+    ids=range(12),
+)
 def test_a_broken_config_file_is_refused(folder: Path, text: bytes, culprit: str) -> None:
     (folder / "config.json").write_bytes(text)
     message = refusal(lambda: load_model(folder, device="cpu"))
@@ -345,19 +459,22 @@ def test_a_folder_without_config_is_refused(folder: Path) -> None:
 # Weights
 
 
-@pytest.mark.parametrize(("change", "culprits"), [
-    (lambda t: t.pop(Q), (Q, "1 tensor", "missing")),
-    (lambda t: t.pop("diffusion_head.weight"), ("diffusion_head.weight", "missing")),
-    (lambda t: t.update({"encoder.layers.2.mlp.up_proj.weight": torch.ones(2)}), ("encoder.layers.2", "unexpected")),
-    (lambda t: t.update({"model." + Q: t.pop(Q)}), (Q, "missing", "model." + Q, "unexpected")),
-    (lambda t: t.update({Q: t[Q].T.contiguous()}), (Q, "shape", "[24, ")),
-    (lambda t: t.update({Q: t[Q][:-1]}), (Q, "shape")),
-    (lambda t: t.update({"encoder.norm.weight": torch.ones(())}), ("encoder.norm.weight", "[]", "[24]")),
-    (lambda t: t.update({Q: t[Q].to(torch.int8)}), (Q, "I8", "BF16")),
-    (lambda t: t.update({Q: t[Q].bool()}), (Q, "BOOL")),
-    (lambda t: t.update({Q: t[Q].to(torch.float8_e4m3fn)}), (Q, "F8_E4M3")),
-    (lambda t: t.clear(), ("21 tensors", "and 18 more", "missing")),
-])
+@pytest.mark.parametrize(
+    ("change", "culprits"),
+    [
+        (lambda t: t.pop(Q), (Q, "1 tensor", "missing")),
+        (lambda t: t.pop("diffusion_head.weight"), ("diffusion_head.weight", "missing")),
+        (lambda t: t.update({"encoder.layers.2.mlp.up_proj.weight": torch.ones(2)}), ("encoder.layers.2", "unexpected")),
+        (lambda t: t.update({"model." + Q: t.pop(Q)}), (Q, "missing", "model." + Q, "unexpected")),
+        (lambda t: t.update({Q: t[Q].T.contiguous()}), (Q, "shape", "[24, ")),
+        (lambda t: t.update({Q: t[Q][:-1]}), (Q, "shape")),
+        (lambda t: t.update({"encoder.norm.weight": torch.ones(())}), ("encoder.norm.weight", "[]", "[24]")),
+        (lambda t: t.update({Q: t[Q].to(torch.int8)}), (Q, "I8", "BF16")),
+        (lambda t: t.update({Q: t[Q].bool()}), (Q, "BOOL")),
+        (lambda t: t.update({Q: t[Q].to(torch.float8_e4m3fn)}), (Q, "F8_E4M3")),
+        (lambda t: t.clear(), ("21 tensors", "and 18 more", "missing")),
+    ],
+)
 def test_weights_that_do_not_fit_are_refused(folder: Path, change: Callable, culprits: tuple[str, ...]) -> None:
     edit_tensors(folder, change)
     message = refusal(lambda: load_model(folder, device="cpu"))
@@ -371,11 +488,23 @@ def test_a_config_of_other_sizes_is_refused(folder: Path) -> None:
     assert "encoder.embed_tokens.weight [11, 24] instead of [12, 24]" in refusal(lambda: load_model(folder, device="cpu"))
 
 
-@pytest.mark.parametrize("damage", [
-    lambda b: b[:-4], lambda b: b[: len(b) // 2], lambda b: b[:100], lambda b: b[:7], lambda b: b"", lambda b: b + b"\0" * 4,
-    lambda b: b"\xff" * 8 + b[8:], lambda b: b[:8] + b"x" + b[9:], lambda b: b.replace(b'"F32"', b'"F99"', 1),
-    lambda b: b.replace(b'"data_offsets":[0,', b'"data_offsets":[4,', 1),
-    lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"], ids=range(11))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:-4],
+        lambda b: b[: len(b) // 2],
+        lambda b: b[:100],
+        lambda b: b[:7],
+        lambda b: b"",
+        lambda b: b + b"\0" * 4,
+        lambda b: b"\xff" * 8 + b[8:],
+        lambda b: b[:8] + b"x" + b[9:],
+        lambda b: b.replace(b'"F32"', b'"F99"', 1),
+        lambda b: b.replace(b'"data_offsets":[0,', b'"data_offsets":[4,', 1),
+        lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+    ],
+    ids=range(11),
+)
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_damaged_file_is_refused(folder: Path, damage: Callable[[bytes], bytes], sharded: bool) -> None:
     if sharded:
@@ -412,9 +541,23 @@ def test_a_tensor_must_be_in_the_shard_that_the_index_names(folder: Path) -> Non
     assert Q in message and "does not list them" in message
 
 
-@pytest.mark.parametrize("file", [
-    "../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..\\model.safetensors", "..", "", "model.bin",
-    "C:model.safetensors", "a\0.safetensors", 7, None, ["model.safetensors"]])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../model.safetensors",
+        "/etc/passwd",
+        "sub/model.safetensors",
+        "..\\model.safetensors",
+        "..",
+        "",
+        "model.bin",
+        "C:model.safetensors",
+        "a\0.safetensors",
+        7,
+        None,
+        ["model.safetensors"],
+    ],
+)
 def test_an_index_reaches_no_other_folder(folder: Path, file: Any) -> None:
     weight_map = shard(folder)
     (folder / "sub").mkdir()
@@ -425,9 +568,16 @@ def test_an_index_reaches_no_other_folder(folder: Path, file: Any) -> None:
     assert Q in message and "same folder" in message
 
 
-@pytest.mark.parametrize(("text", "culprit"), [
-    ("{", "not valid JSON"), ("[]", "JSON object"), ("{}", "weight_map is missing"), ('{"weight_map": []}', "JSON object"),
-    ('{"weight_map": {}}', "missing")])
+@pytest.mark.parametrize(
+    ("text", "culprit"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "JSON object"),
+        ("{}", "weight_map is missing"),
+        ('{"weight_map": []}', "JSON object"),
+        ('{"weight_map": {}}', "missing"),
+    ],
+)
 def test_a_broken_index_is_refused(folder: Path, text: str, culprit: str) -> None:
     shard(folder)
     (folder / "model.safetensors.index.json").write_text(text)
@@ -501,9 +651,16 @@ def test_offline_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "'owner/none-such'" in message and "HF_HUB_OFFLINE" in message
 
 
-@pytest.mark.parametrize(("kind", "culprit"), [
-    ("RepositoryNotFoundError", "no such repository"), ("RevisionNotFoundError", "revision 'v9'"), ("GatedRepoError", "accepted"),
-    ("LocalEntryNotFoundError", "not reachable (LocalEntryNotFoundError)"), (None, "not reachable (OSError)")])
+@pytest.mark.parametrize(
+    ("kind", "culprit"),
+    [
+        ("RepositoryNotFoundError", "no such repository"),
+        ("RevisionNotFoundError", "revision 'v9'"),
+        ("GatedRepoError", "accepted"),
+        ("LocalEntryNotFoundError", "not reachable (LocalEntryNotFoundError)"),
+        (None, "not reachable (OSError)"),
+    ],
+)
 def test_the_hubs_errors_become_one_sentence(kind: str | None, culprit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import errors
 

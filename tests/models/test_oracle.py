@@ -21,8 +21,9 @@ from packed_ss.models.transformer import Attend, Block, Transformer
 from tests.support.checkpoints import random_config, random_model
 from tests.support.oracle import ministral3
 
-PUBLIC = RopeConfig(theta=1e6, yarn_factor=16.0, original_max_position=16384, mscale=1.0, mscale_all_dim=1.0,
-                    llama_4_scaling_beta=0.1)
+PUBLIC = RopeConfig(
+    theta=1e6, yarn_factor=16.0, original_max_position=16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1
+)
 VARIANTS = {
     "public": PUBLIC,
     "14B": dataclasses.replace(PUBLIC, theta=1e9),

@@ -80,33 +80,64 @@ def test_the_files_have_the_public_names(folder: Path) -> None:
     base = json.loads((folder / "base_config.json").read_text())
     assert base["model_type"] == "qwen3" and base["rope_theta"] == 10_000.0 and base["rope_scaling"] is None
     assert base["vocab_size"] == 13 and base["head_dim"] == 16 and base["rms_norm_eps"] == 1e-6
-    layer = {LAYER.format(n) + f"{name}.weight" for n in (0, 1) for name in (
-        "input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-        "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+    layer = {
+        LAYER.format(n) + f"{name}.weight"
+        for n in (0, 1)
+        for name in (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.q_norm",
+            "self_attn.k_norm",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        )
+    }
     assert set(load_file(folder / "model.safetensors")) == layer | {EMBEDDING, "backbone.model.model.norm.weight"}
 
 
-@pytest.mark.parametrize("overrides", [
-    dict(mask_token_id=12, excluded_token_ids=(12,)), dict(mask_token_id=11, excluded_token_ids=(11, 12)),
-    dict(mask_token_id=12, excluded_token_ids=(10, 11, 12)), dict(mask_token_id=3, excluded_token_ids=(3,)),
-    dict(horizon=None), dict(max_position=None), dict(num_layers=1), dict(num_layers=12, hidden_size=8, intermediate_size=8),
-    dict(rope=RopeConfig(theta=500.0, yarn_factor=4.0, original_max_position=9)), dict(head_dim=8, num_heads=3, num_kv_heads=1)])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        dict(mask_token_id=12, excluded_token_ids=(12,)),
+        dict(mask_token_id=11, excluded_token_ids=(11, 12)),
+        dict(mask_token_id=12, excluded_token_ids=(10, 11, 12)),
+        dict(mask_token_id=3, excluded_token_ids=(3,)),
+        dict(horizon=None),
+        dict(max_position=None),
+        dict(num_layers=1),
+        dict(num_layers=12, hidden_size=8, intermediate_size=8),
+        dict(rope=RopeConfig(theta=500.0, yarn_factor=4.0, original_max_position=9)),
+        dict(head_dim=8, num_heads=3, num_kv_heads=1),
+    ],
+)
 def test_every_setting_survives_a_round_trip(tmp_path: Path, overrides: dict[str, Any]) -> None:
     assert load_model(random_set_checkpoint(tmp_path, **overrides), device="cpu").config == random_set_config(**overrides)
 
 
-@pytest.mark.parametrize(("mask", "excluded", "vocabulary"), [
-    (3, (3,), 13), (3, (3, 12), 12), (12, (12,), 13), (11, (11, 12), 12), (12, (11, 12), 11)])
+@pytest.mark.parametrize(
+    ("mask", "excluded", "vocabulary"), [(3, (3,), 13), (3, (3, 12), 12), (12, (12,), 13), (11, (11, 12), 12), (12, (11, 12), 11)]
+)
 def test_the_written_vocabulary_ends_where_the_excluded_ids_begin(mask: int, excluded: tuple[int, ...], vocabulary: int) -> None:
     config = random_set_config(mask_token_id=mask, excluded_token_ids=excluded)
     assert setdlm_json(config, None)["vocab_size"] == vocabulary
 
 
-@pytest.mark.parametrize(("config", "culprit"), [
-    (random_config(), "block-layout"), (random_set_config(qk_norm=False), "without q/k norms"),
-    (random_set_config(rope=RopeConfig(original_max_position=8, llama_4_scaling_beta=0.1)), "query scale"),
-    (random_set_config(horizon=7), "horizon is 7"), (random_set_config(excluded_token_ids=(2, 3)), "2 ids are excluded"),
-    (random_set_config(excluded_token_ids=()), "0 ids are excluded")])
+@pytest.mark.parametrize(
+    ("config", "culprit"),
+    [
+        (random_config(), "block-layout"),
+        (random_set_config(qk_norm=False), "without q/k norms"),
+        (random_set_config(rope=RopeConfig(original_max_position=8, llama_4_scaling_beta=0.1)), "query scale"),
+        (random_set_config(horizon=7), "horizon is 7"),
+        (random_set_config(excluded_token_ids=(2, 3)), "2 ids are excluded"),
+        (random_set_config(excluded_token_ids=()), "0 ids are excluded"),
+    ],
+)
 def test_a_model_that_does_not_fit_the_format_is_not_written(tmp_path: Path, config: ModelConfig, culprit: str) -> None:
     assert culprit in refusal(lambda: write_setdlm(random_model(config), tmp_path / "x"))
     assert not (tmp_path / "x").exists()
@@ -140,28 +171,47 @@ def test_excluded_ids_are_checked(ids: tuple[int, ...]) -> None:
     assert "excluded" in refusal(lambda: random_set_config(excluded_token_ids=ids))
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
-    (dict(noise_config=None), dict(horizon=None)), (dict(noise_config=...), dict(horizon=None)),
-    (dict(noise_config={"_target_": "os.system", "length": 1024}), dict(horizon=None)),
-    (dict(noise_config={"desired_block_size": 16}), dict(horizon=32)),
-    (dict(length=...), dict(max_position=None)), (dict(eos_token_id=[1, 2]), dict(eos_token_ids=(1, 2))),
-    (dict(backbone_config=...), {}), (dict(block_size=1024, eval_block_size=4), {}), (dict(tokenization_config=None), {})])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (dict(noise_config=None), dict(horizon=None)),
+        (dict(noise_config=...), dict(horizon=None)),
+        (dict(noise_config={"_target_": "os.system", "length": 1024}), dict(horizon=None)),
+        (dict(noise_config={"desired_block_size": 16}), dict(horizon=32)),
+        (dict(length=...), dict(max_position=None)),
+        (dict(eos_token_id=[1, 2]), dict(eos_token_ids=(1, 2))),
+        (dict(backbone_config=...), {}),
+        (dict(block_size=1024, eval_block_size=4), {}),
+        (dict(tokenization_config=None), {}),
+    ],
+)
 def test_other_wrappers_are_read(folder: Path, changes: dict[str, Any], expected: dict[str, Any]) -> None:
     edit_config(folder, **changes)
     assert load_model(folder, device="cpu").config == dataclasses.replace(random_set_config(3), **expected)
 
 
-@pytest.mark.parametrize(("changes", "culprits"), [
-    (dict(vocab_size=...), ("vocab_size is missing",)), (dict(vocab_size="11"), ("vocab_size", "'11'")),
-    (dict(vocab_size=0), ("vocab_size", "[1, ")), (dict(vocab_size=14), ("vocab_size is 14", "13 rows")),
-    (dict(mask_token_id=...), ("mask_token_id is missing",)), (dict(mask_token_id=13), ("mask_token_id is 13", "[0, 12]")),
-    (dict(mask_token_id=None), ("mask_token_id is missing",)), (dict(mask_token_id=True), ("mask_token_id", "True")),
-    (dict(eos_token_id=...), ("eos_token_id is missing",)), (dict(eos_token_id=11), ("eos_token_id", "[0, 10]")),
-    (dict(length=0), ("length is 0",)), (dict(length="1024"), ("length", "'1024'")), (dict(dtype="int8"), ("dtype", "'int8'")),
-    (dict(noise_config=[8]), ("noise_config", "[8]", "object")),
-    (dict(noise_config={"desired_block_size": 0}), ("noise_config", "desired_block_size is 0")),
-    (dict(vocab_size=1, mask_token_id=0, eos_token_id=0), ("all 13 ids are excluded",)),
-    (dict(model_type="bd3lm2"), ("'bd3lm2'", "nemotron_labs_diffusion", "bd3lm"))])
+@pytest.mark.parametrize(
+    ("changes", "culprits"),
+    [
+        (dict(vocab_size=...), ("vocab_size is missing",)),
+        (dict(vocab_size="11"), ("vocab_size", "'11'")),
+        (dict(vocab_size=0), ("vocab_size", "[1, ")),
+        (dict(vocab_size=14), ("vocab_size is 14", "13 rows")),
+        (dict(mask_token_id=...), ("mask_token_id is missing",)),
+        (dict(mask_token_id=13), ("mask_token_id is 13", "[0, 12]")),
+        (dict(mask_token_id=None), ("mask_token_id is missing",)),
+        (dict(mask_token_id=True), ("mask_token_id", "True")),
+        (dict(eos_token_id=...), ("eos_token_id is missing",)),
+        (dict(eos_token_id=11), ("eos_token_id", "[0, 10]")),
+        (dict(length=0), ("length is 0",)),
+        (dict(length="1024"), ("length", "'1024'")),
+        (dict(dtype="int8"), ("dtype", "'int8'")),
+        (dict(noise_config=[8]), ("noise_config", "[8]", "object")),
+        (dict(noise_config={"desired_block_size": 0}), ("noise_config", "desired_block_size is 0")),
+        (dict(vocab_size=1, mask_token_id=0, eos_token_id=0), ("all 13 ids are excluded",)),
+        (dict(model_type="bd3lm2"), ("'bd3lm2'", "nemotron_labs_diffusion", "bd3lm")),
+    ],
+)
 def test_a_wrapper_that_is_not_supported_is_refused(folder: Path, changes: dict[str, Any], culprits: tuple[str, ...]) -> None:
     edit_config(folder, **changes)
     message = refusal(lambda: load_model(folder, device="cpu"))
@@ -194,7 +244,7 @@ def test_without_a_base_config_qwen3s_values_are_used_and_said(folder: Path, cap
         (folder / "base_config.json").unlink()
         config = load_model(folder, device="cpu").config
     assert config.rope == RopeConfig(theta=1e6) and config.rms_norm_eps == 1e-6 and config.tie_word_embeddings
-    message, = [record.getMessage() for record in caplog.records]
+    (message,) = [record.getMessage() for record in caplog.records]
     assert str(folder) in message and "rope_theta 1e+06" in message and "rms_norm_eps 1e-06" in message
 
 
@@ -219,22 +269,36 @@ def test_a_base_that_is_no_hub_id_is_not_looked_for(folder: Path, name: Any) -> 
     assert load_model(folder, device="cpu").config.rope.theta == 1e6
 
 
-@pytest.mark.parametrize(("backbone", "culprit"), [
-    ({"pretrained_model_name_or_path": 7}, "pretrained_model_name_or_path is 7"), ([], "backbone_config"),
-    ("x", "backbone_config")])
+@pytest.mark.parametrize(
+    ("backbone", "culprit"),
+    [
+        ({"pretrained_model_name_or_path": 7}, "pretrained_model_name_or_path is 7"),
+        ([], "backbone_config"),
+        ("x", "backbone_config"),
+    ],
+)
 def test_a_mistyped_backbone_is_refused(folder: Path, backbone: Any, culprit: str) -> None:
     (folder / "base_config.json").unlink()
     edit_config(folder, backbone_config=backbone)
     assert culprit in refusal(lambda: load_model(folder, device="cpu"))
 
 
-@pytest.mark.parametrize(("changes", "culprits"), [
-    (dict(model_type="qwen2"), ("model_type", "'qwen2'", "'qwen3'")), (dict(model_type=...), ("model_type is missing",)),
-    (dict(hidden_act="gelu"), ("hidden_act", "'gelu'")), (dict(attention_bias=True), ("attention_bias",)),
-    (dict(use_sliding_window=True), ("use_sliding_window",)), (dict(rope_theta=...), ("rope_theta is missing",)),
-    (dict(rope_theta="1e6"), ("rope_theta", "'1e6'")), (dict(rope_scaling={"type": "linear"}), ("rope_scaling", "'linear'")),
-    (dict(rms_norm_eps=...), ("rms_norm_eps is missing",)), (dict(rms_norm_eps=-1.0), ("rms_norm_eps", "-1.0")),
-    (dict(tie_word_embeddings="yes"), ("tie_word_embeddings", "'yes'"))])
+@pytest.mark.parametrize(
+    ("changes", "culprits"),
+    [
+        (dict(model_type="qwen2"), ("model_type", "'qwen2'", "'qwen3'")),
+        (dict(model_type=...), ("model_type is missing",)),
+        (dict(hidden_act="gelu"), ("hidden_act", "'gelu'")),
+        (dict(attention_bias=True), ("attention_bias",)),
+        (dict(use_sliding_window=True), ("use_sliding_window",)),
+        (dict(rope_theta=...), ("rope_theta is missing",)),
+        (dict(rope_theta="1e6"), ("rope_theta", "'1e6'")),
+        (dict(rope_scaling={"type": "linear"}), ("rope_scaling", "'linear'")),
+        (dict(rms_norm_eps=...), ("rms_norm_eps is missing",)),
+        (dict(rms_norm_eps=-1.0), ("rms_norm_eps", "-1.0")),
+        (dict(tie_word_embeddings="yes"), ("tie_word_embeddings", "'yes'")),
+    ],
+)
 def test_a_base_config_that_is_not_supported_is_refused(folder: Path, changes: dict[str, Any], culprits: tuple[str, ...]) -> None:
     edit_base(folder, **changes)
     message = refusal(lambda: load_model(folder, device="cpu"))
@@ -255,17 +319,24 @@ def test_sizes_come_from_the_tensors_alone(folder: Path) -> None:
     assert load_model(folder, device="cpu").config == random_set_config(3)
 
 
-@pytest.mark.parametrize(("change", "culprits"), [
-    (lambda t: t.pop(EMBEDDING), (EMBEDDING, "how large")), (lambda t: t.pop(Q_NORM), (Q_NORM, "how large")),
-    (lambda t: t.clear(), (EMBEDDING, "how large")), (lambda t: t.update({EMBEDDING: t[EMBEDDING][0]}), (EMBEDDING, "[24]", "2")),
-    (lambda t: t.update({EMBEDDING: t[EMBEDDING][:0]}), (EMBEDDING, "[0, 24]", "positive")),
-    (lambda t: t.update({Q_NORM: torch.ones(5)}), ("q_proj", "whole heads of 5")),
-    (lambda t: t.update({Q_NORM: torch.ones(1)}), ("head_dim is 1", "even")),
-    (lambda t: t.pop(Q), (Q, "1 tensor", "missing")), (lambda t: t.update({Q: t[Q].T.contiguous()}), (Q, "shape")),
-    (lambda t: t.update({Q: t[Q].to(torch.int8)}), (Q, "I8")),
-    (lambda t: t.update({LAYER.format(5) + "mlp.up_proj.weight": torch.ones(2)}), ("layers.5", "unexpected", "missing")),
-    (lambda t: t.update({LAYER.format(10**30) + "mlp.up_proj.weight": torch.ones(2)}), ("unexpected",)),
-    (lambda t: t.update({"backbone.extra": torch.ones(2)}), ("backbone.extra", "unexpected"))])
+@pytest.mark.parametrize(
+    ("change", "culprits"),
+    [
+        (lambda t: t.pop(EMBEDDING), (EMBEDDING, "how large")),
+        (lambda t: t.pop(Q_NORM), (Q_NORM, "how large")),
+        (lambda t: t.clear(), (EMBEDDING, "how large")),
+        (lambda t: t.update({EMBEDDING: t[EMBEDDING][0]}), (EMBEDDING, "[24]", "2")),
+        (lambda t: t.update({EMBEDDING: t[EMBEDDING][:0]}), (EMBEDDING, "[0, 24]", "positive")),
+        (lambda t: t.update({Q_NORM: torch.ones(5)}), ("q_proj", "whole heads of 5")),
+        (lambda t: t.update({Q_NORM: torch.ones(1)}), ("head_dim is 1", "even")),
+        (lambda t: t.pop(Q), (Q, "1 tensor", "missing")),
+        (lambda t: t.update({Q: t[Q].T.contiguous()}), (Q, "shape")),
+        (lambda t: t.update({Q: t[Q].to(torch.int8)}), (Q, "I8")),
+        (lambda t: t.update({LAYER.format(5) + "mlp.up_proj.weight": torch.ones(2)}), ("layers.5", "unexpected", "missing")),
+        (lambda t: t.update({LAYER.format(10**30) + "mlp.up_proj.weight": torch.ones(2)}), ("unexpected",)),
+        (lambda t: t.update({"backbone.extra": torch.ones(2)}), ("backbone.extra", "unexpected")),
+    ],
+)
 def test_weights_that_do_not_fit_are_refused(folder: Path, change: Callable, culprits: tuple[str, ...]) -> None:
     edit_tensors(folder, change)
     message = refusal(lambda: load_model(folder, device="cpu"))
@@ -368,10 +439,18 @@ def test_nothing_in_a_saved_file_is_run(folder: Path, options: dict[str, Any]) -
     assert not mark.exists() and "pytorch_model.bin" in message and "it asks for posix.mkdir" in message
 
 
-@pytest.mark.parametrize(("content", "culprit"), [
-    ([torch.ones(2)], "'list'"), (torch.ones(2), "'Tensor'"), ({"state_dict": {"x": torch.ones(1)}}, "'state_dict'"),
-    ({"step": 3}, "'step'"), ({3: torch.ones(1)}, "no name"), ({"x": torch.ones(2).to_sparse()}, "'x'"),
-    ({"x": torch.ones(2, device="meta")}, "'x'")])
+@pytest.mark.parametrize(
+    ("content", "culprit"),
+    [
+        ([torch.ones(2)], "'list'"),
+        (torch.ones(2), "'Tensor'"),
+        ({"state_dict": {"x": torch.ones(1)}}, "'state_dict'"),
+        ({"step": 3}, "'step'"),
+        ({3: torch.ones(1)}, "no name"),
+        ({"x": torch.ones(2).to_sparse()}, "'x'"),
+        ({"x": torch.ones(2, device="meta")}, "'x'"),
+    ],
+)
 def test_a_saved_file_of_other_things_is_refused(folder: Path, content: Any, culprit: str) -> None:
     file = as_saved(folder)
     torch.save(content, file)
@@ -379,10 +458,20 @@ def test_a_saved_file_of_other_things_is_refused(folder: Path, content: Any, cul
     assert str(file) in message and culprit in message, message
 
 
-@pytest.mark.parametrize("damage", [
-    lambda b: b[:-4], lambda b: b[: len(b) // 2], lambda b: b[:100], lambda b: b[:7], lambda b: b"",
-    lambda b: b"\xff" * 8 + b[8:], lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-    lambda b: pickle.dumps({"x": 1}, protocol=2)], ids=range(8))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:-4],
+        lambda b: b[: len(b) // 2],
+        lambda b: b[:100],
+        lambda b: b[:7],
+        lambda b: b"",
+        lambda b: b"\xff" * 8 + b[8:],
+        lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        lambda b: pickle.dumps({"x": 1}, protocol=2),
+    ],
+    ids=range(8),
+)
 @pytest.mark.parametrize("options", SAVED.values(), ids=SAVED.keys())
 def test_a_damaged_saved_file_is_refused(folder: Path, damage: Callable[[bytes], bytes], options: dict[str, Any]) -> None:
     file = as_saved(folder, **options)
@@ -398,8 +487,9 @@ def test_saved_tensors_of_a_wrong_dtype_are_refused(folder: Path) -> None:
 
 def test_saved_files_are_fetched_only_where_there_are_no_safetensors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr("huggingface_hub.snapshot_download",
-                        lambda name, **given: asked.append(given["allow_patterns"]) or str(folder))
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, **given: asked.append(given["allow_patterns"]) or str(folder)
+    )
     load_model("owner/set", device="cpu")
     assert asked == [loading.HUB_FILES]
     as_saved(folder)
@@ -430,8 +520,9 @@ def gap(model: Transformer, oracle: torch.nn.Module, rows: int = 40) -> float:
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.float64, 1e-5)], ids=["float32", "float64"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-def test_causal_logits_of_a_loaded_checkpoint_are_those_of_qwen3(tmp_path: Path, config: ModelConfig, dtype: torch.dtype,
-                                                                 most: float) -> None:
+def test_causal_logits_of_a_loaded_checkpoint_are_those_of_qwen3(
+    tmp_path: Path, config: ModelConfig, dtype: torch.dtype, most: float
+) -> None:
     model = random_model(config, seed=5, dtype=torch.float32)
     write_setdlm(model, tmp_path)
     assert gap(load_model(tmp_path, device="cpu", dtype=dtype), qwen3(model.to(dtype))) < most
@@ -441,8 +532,13 @@ def test_causal_logits_of_a_loaded_checkpoint_are_those_of_qwen3(tmp_path: Path,
 def test_what_the_oracle_would_not_forgive(tmp_path: Path, broken: str) -> None:
     """Norms, rotation and epsilon matter: with another value of one of them the logits are far from the oracle's."""
     model = random_model(random_set_config(0), seed=5, dtype=torch.float64)
-    other = random_model(dataclasses.replace(model.config, **{
-        "theta": {"rope": RopeConfig(theta=100.0)}, "eps": {"rms_norm_eps": 0.1}}.get(broken, {})), seed=5, dtype=torch.float64)
+    other = random_model(
+        dataclasses.replace(
+            model.config, **{"theta": {"rope": RopeConfig(theta=100.0)}, "eps": {"rms_norm_eps": 0.1}}.get(broken, {})
+        ),
+        seed=5,
+        dtype=torch.float64,
+    )
     if broken.endswith("norm"):
         for block in other.blocks:
             getattr(block, broken).weight.fill_(1.0)
@@ -455,8 +551,11 @@ def test_transformers_loads_the_base_part_by_itself(folder: Path, tmp_path: Path
     from transformers import Qwen3ForCausalLM
 
     tensors: dict[str, Tensor] = load_file(folder / "model.safetensors")
-    save_file({name.removeprefix("backbone.model."): t for name, t in tensors.items()}, tmp_path / "model.safetensors",
-              metadata={"format": "pt"})
+    save_file(
+        {name.removeprefix("backbone.model."): t for name, t in tensors.items()},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     shutil.copy(folder / setdlm.BASE_CONFIG, tmp_path / "config.json")
     oracle = Qwen3ForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():

@@ -22,8 +22,9 @@ def folder(tmp_path: Path) -> Path:
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", mask_token="<mask>")
     wrapped.chat_template = TEMPLATE
     wrapped.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(
-        {"model_type": "nemotron_labs_diffusion", "auto_map": {"AutoConfig": "configuration.Config"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "nemotron_labs_diffusion", "auto_map": {"AutoConfig": "configuration.Config"}})
+    )
     return tmp_path
 
 

@@ -19,6 +19,7 @@ Run = Callable[..., OrderedGeneration]
 
 def shuffled(seed: int) -> Callable[[Sequence[int]], list[int]]:
     """An order function: a random permutation of the window, the same for the same window."""
+
     def order(U: Sequence[int]) -> list[int]:
         return random.Random(f"{seed} {list(U)}").sample(list(U), len(U))
 
@@ -51,8 +52,12 @@ def cases(count: int) -> list[tuple[int, AnyOrderModel, int, int, dict[str, Any]
 def runs(W: int, seed: int) -> dict[str, tuple[Run, dict[str, Any]]]:
     """Every greedy schedule that verifies drafts."""
     cuts = {0, *random.Random(seed).sample(range(W), random.Random(seed).randrange(W))}
-    return {"Algorithm 3": (packed, {}), "linear": (linear, {}), "quadratic": (quadratic, {}),
-            f"branched {sorted(cuts)}": (branched, {"cuts": cuts})}
+    return {
+        "Algorithm 3": (packed, {}),
+        "linear": (linear, {}),
+        "quadratic": (quadratic, {}),
+        f"branched {sorted(cuts)}": (branched, {"cuts": cuts}),
+    }
 
 
 # Proposition C.1
@@ -61,7 +66,7 @@ def runs(W: int, seed: int) -> dict[str, tuple[Run, dict[str, Any]]]:
 @pytest.mark.parametrize("block", range(6))
 def test_every_schedule_in_every_order_is_its_serial_reference(block: int) -> None:
     reasons, matches, dropped = set(), 0, 0
-    for seed, model, W, L, stops, order in cases(60 * (block + 1))[60 * block:]:
+    for seed, model, W, L, stops, order in cases(60 * (block + 1))[60 * block :]:
         for name, (run, settings) in runs(W, seed).items():
             got = run(model, model, W, L, order=order, **settings, **stops)
             assert serial(model, L, got.iterations, **stops) == got.tokens, (seed, name)
@@ -107,8 +112,7 @@ BROKEN: dict[str, Callable[..., tuple[list[Accepted], int]]] = {
     "rows see what is left": sees_what_is_left,
     "drafts do not see what is dropped": lambda P, C, h, E, stops: accept(P, C, 0, E, stops),
     "corrections see what is dropped": lambda P, C, h, E, stops: accept(P, C, len(C), E, stops),
-    "nothing is dropped from P": lambda P, C, h, E, stops: (
-        accept(P, C, h, E, Stops())[0], accept(P, C, h, E, stops)[1]),
+    "nothing is dropped from P": lambda P, C, h, E, stops: (accept(P, C, h, E, Stops())[0], accept(P, C, h, E, stops)[1]),
 }
 
 
@@ -145,8 +149,11 @@ def test_a_worked_example_in_reading_order() -> None:
     # 5 and, with no draft at 6, the verifier's 6; 7 is kept.  Call 4 accepts 7 and the verifier's 8.
     assert got.tokens == [1, 2, 3, 4, 5, 6, 7, 8] and got.finish_reason == "length" and got.advances == [0, 1, 2, 3, 2]
     assert got.iterations == [
-        Iteration((1, 2, 3, 4), 0, 1, (12,)), Iteration((2, 3, 4, 5), 1, 2, (13,)), Iteration((4, 5, 6, 7), 2, 3, (13,)),
-        Iteration((7, 8), 1, 2, (7,))]
+        Iteration((1, 2, 3, 4), 0, 1, (12,)),
+        Iteration((2, 3, 4, 5), 1, 2, (13,)),
+        Iteration((4, 5, 6, 7), 2, 3, (13,)),
+        Iteration((7, 8), 1, 2, (7,)),
+    ]
 
 
 def test_a_worked_example_from_right_to_left() -> None:
@@ -168,8 +175,15 @@ def test_the_window_skips_accepted_positions() -> None:
 # Ends
 
 
-def end(text: Sequence[int], W: int = 4, L: int = 8, order: ordered.Order = "left_to_right", wrong: Sequence[int] = (),
-        run: Run = packed, **stops: Any) -> OrderedGeneration:
+def end(
+    text: Sequence[int],
+    W: int = 4,
+    L: int = 8,
+    order: ordered.Order = "left_to_right",
+    wrong: Sequence[int] = (),
+    run: Run = packed,
+    **stops: Any,
+) -> OrderedGeneration:
     model = FixedText(text)
     got = run(model, model.wrong_at(*wrong), W, L, order=order, **stops)
     assert serial(model, L, got.iterations, **stops) == got.tokens
@@ -197,8 +211,9 @@ def test_a_marker_completed_by_the_correction() -> None:
 
 def test_of_two_markers_the_one_that_ends_earlier_counts() -> None:
     # In one call
-    got = end([1, 7, 8, 7, 8], order=lambda U: [*[j for j in U if j != 3], *[j for j in U if j == 3]], W=5,
-              stop_sequences=[[7, 8]])
+    got = end(
+        [1, 7, 8, 7, 8], order=lambda U: [*[j for j in U if j != 3], *[j for j in U if j == 3]], W=5, stop_sequences=[[7, 8]]
+    )
     assert got.tokens == [1, 7, 8] and got.finish_reason == "stop"
     # The later one first: E is 6, then 2
     got = end([7, 8, 3, 4, 7, 8, 9, 9], W=6, order=right_to_left, stop_sequences=[[7, 8]])
@@ -258,6 +273,7 @@ def test_nothing_after_the_end_is_kept() -> None:
 
 def test_a_correction_beyond_the_end_leaves_no_row_to_process() -> None:
     """Call 2 matches the stop at 2 and corrects 4: the correction is dropped, so the next call has no row N."""
+
     def order(U: Sequence[int]) -> list[int]:
         return sorted(U, key=[5, 2, 4, 3, 1, 6, 7, 8].index)
 
@@ -284,6 +300,7 @@ def test_ends_of_a_set_of_positions() -> None:
 def test_a_failed_verifier_row_ends_with_error_and_keeps_what_came_before(run: Run, bad: float) -> None:
     model = FixedText([1, 2, 3, 4, 5, 6, 7, 8])
     for broken in range(1, 9):
+
         def verifier(P: Sequence[Accepted], K: Sequence[Pair], U: Sequence[int], broken: int = broken) -> list[list[float]]:
             return [[bad] * 10 if j == broken else row for j, row in zip(U, model(P, K, U), strict=True)]
 
@@ -329,8 +346,9 @@ def test_a_failed_proposal_row_leaves_its_position_without_a_draft(run: Run) -> 
     assert max(i.matches for i in run(model, drafter, 4, 8).iterations) == 2
 
 
-@pytest.mark.parametrize("returned", [
-    [], [1, 2, 3], [1, 2, 3, 3], [1, 2, 3, 5], [1, 2, 3, 4, 4], None, 7, "1234", [[1], 2, 3, 4]])
+@pytest.mark.parametrize(
+    "returned", [[], [1, 2, 3], [1, 2, 3, 3], [1, 2, 3, 5], [1, 2, 3, 4, 4], None, 7, "1234", [[1], 2, 3, 4]]
+)
 def test_an_order_that_is_no_permutation_is_refused(returned: Any) -> None:
     model = FixedText([1, 2, 3, 4])
     for run in (packed, linear, quadratic):

@@ -23,7 +23,11 @@ from tests.support.enumeration import chi_square_ok, exact_law
 PROMPT, LENGTH = [1, 0], 3
 packed = partial(branched, cuts=(0,))
 SCHEDULES: dict[str, Callable[..., OrderedGeneration]] = {
-    "linear": linear, "packed": packed, "quadratic": quadratic, "branched": partial(branched, cuts=(0, 2))}
+    "linear": linear,
+    "packed": packed,
+    "quadratic": quadratic,
+    "branched": partial(branched, cuts=(0, 2)),
+}
 
 
 class InPlace:
@@ -80,8 +84,9 @@ def test_rejection_with_stops_and_filters_has_the_exact_joint_law() -> None:
     assert chi_square_ok(texts(generate, 6_000), law)
 
 
-@pytest.mark.parametrize(("shared", "lawful"), [((), True), ((ACCEPT,), False), ((reference.TARGET,), False)],
-                         ids=["none", "coin", "correction"])
+@pytest.mark.parametrize(
+    ("shared", "lawful"), [((), True), ((ACCEPT,), False), ((reference.TARGET,), False)], ids=["none", "coin", "correction"]
+)
 def test_noise_that_the_draft_has_used_breaks_the_law(shared: tuple[int, ...], lawful: bool) -> None:
     p, q = [[math.log(x) for x in row] for row in ([0.05, 0.4, 0.55], [0.6, 0.05, 0.35])]
 
@@ -167,6 +172,7 @@ def test_a_temperature_of_almost_nothing_is_greedy_in_any_order() -> None:
 def test_failed_rows_end_the_generation_or_the_draft(kind: type[Rejection] | type[Coupled]) -> None:
     model = InPlace(TableModel(4, 5, 0.9), [1])
     for broken in range(1, 9):
+
         def verifier(P: Sequence[Accepted], K: Sequence[Pair], U: Sequence[int], broken: int = broken) -> list[Sequence[float]]:
             return [[math.nan] * 5 if j == broken else row for j, row in zip(U, _rows(model, P, K, U), strict=True)]
 

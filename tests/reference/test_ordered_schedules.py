@@ -21,8 +21,9 @@ from tests.reference.toy_models import AnyOrderModel, FixedText, ThresholdModel
 # Left to right
 
 
-def greedy_text(model: AnyOrderModel, L: int, stop_ids: Sequence[int],
-                stop_sequences: Sequence[list[int]]) -> tuple[list[int], str]:
+def greedy_text(
+    model: AnyOrderModel, L: int, stop_ids: Sequence[int], stop_sequences: Sequence[list[int]]
+) -> tuple[list[int], str]:
     """Greedy left to right written a second time: the whole text first, then the cut at its earliest stop."""
     P: list[Accepted] = []
     for j in range(1, L + 1):
@@ -30,7 +31,7 @@ def greedy_text(model: AnyOrderModel, L: int, stop_ids: Sequence[int],
         P.append(Accepted(j, row.index(max(row)), tuple(P)))
     text = [a.token for a in P]
     stops = [i + 1 for i, token in enumerate(text) if token in stop_ids]
-    stops += [i + len(s) for s in stop_sequences for i in range(L - len(s) + 1) if text[i: i + len(s)] == s]
+    stops += [i + len(s) for s in stop_sequences for i in range(L - len(s) + 1) if text[i : i + len(s)] == s]
     return (text[: min(stops)], "stop") if stops else (text, "length")
 
 
@@ -57,8 +58,11 @@ def test_every_schedule_left_to_right_gives_the_autoregressive_text(block: int) 
 
 
 def test_another_order_gives_another_text() -> None:
-    texts = {tuple(packed(model, model, 6, 20, order=order).tokens)
-             for model in [AnyOrderModel(7)] for order in ("left_to_right", right_to_left, shuffled(0), shuffled(1))}
+    texts = {
+        tuple(packed(model, model, 6, 20, order=order).tokens)
+        for model in [AnyOrderModel(7)]
+        for order in ("left_to_right", right_to_left, shuffled(0), shuffled(1))
+    }
     assert len(texts) == 4
 
 
@@ -76,8 +80,11 @@ def test_rows_of_every_call_are_those_of_table_2() -> None:
         for seed in range(12):
             model = AnyOrderModel(seed, 5, 0.85)
             for order in ("left_to_right", "confidence", shuffled(seed)):
-                results = {"packed": packed(model, model, W, 40, order=order), "linear": linear(model, model, W, 40, order=order),
-                           "quadratic": quadratic(model, model, W, 40, order=order)}
+                results = {
+                    "packed": packed(model, model, W, 40, order=order),
+                    "linear": linear(model, model, W, 40, order=order),
+                    "quadratic": quadratic(model, model, W, 40, order=order),
+                }
                 for name, got in results.items():
                     for p, i in zip(waiting(got.iterations), got.iterations, strict=True):
                         u = len(i.order)
@@ -88,8 +95,13 @@ def test_rows_of_every_call_are_those_of_table_2() -> None:
             got = autoregressive(model, 20)
             assert [i.rows for i in got.iterations] == [(p + 1,) for p in waiting(got.iterations)]
     assert {key: rows for key, rows in most.items() if key[1] > 3} == {
-        ("packed", 8): 25, ("packed", 16): 49, ("linear", 8): 25, ("linear", 16): 49,
-        ("quadratic", 8): 81, ("quadratic", 16): 289}
+        ("packed", 8): 25,
+        ("packed", 16): 49,
+        ("linear", 8): 25,
+        ("linear", 16): 49,
+        ("quadratic", 8): 81,
+        ("quadratic", 16): 289,
+    }
 
 
 def test_a_branch_has_the_rows_of_the_whole_window() -> None:
@@ -136,8 +148,10 @@ def test_packed_needs_no_more_calls_than_linear(c_star: list[int], W: int) -> No
     """Theorem 3.2 with the prompt's call on both sides, and more branches never hurt."""
     toy = Thresholds(c_star)
     for L in (*range(1, 20), 30):
-        results = [run(toy.verifier, toy.drafter, W, L, **options) for run, options in (
-            (quadratic, {}), (branched, {"cuts": {0, W // 2}}), (packed, {}), (linear, {}))]
+        results = [
+            run(toy.verifier, toy.drafter, W, L, **options)
+            for run, options in ((quadratic, {}), (branched, {"cuts": {0, W // 2}}), (packed, {}), (linear, {}))
+        ]
         assert all(got.tokens == [toy.model.text(k) for k in range(1, L + 1)] for got in results)
         assert all(dominates(one, other) for one, other in pairwise(results))
 
@@ -167,6 +181,7 @@ def test_linear_advances_to_the_first_wrong_draft(c_star: list[int], W: int) -> 
 
 def test_a_draft_that_more_context_makes_wrong_breaks_dominance() -> None:
     """A negative control: without Assumption 3.1 packed can need more calls."""
+
     def drafter(P: Sequence[Accepted], K: Sequence[Pair], U: Sequence[int]) -> list[list[float]]:
         context = len(P) + len(K)
         return [model.row(model.text[min(j, 30) - 1] if context % 4 == 0 else 9) for j in U]
@@ -242,13 +257,17 @@ def test_what_a_call_asks_for() -> None:
         verifier.queries.clear()
         drafter.queries.clear()
         run(verifier, drafter, 3, 5)
-        assert verifier.queries == [([], [], [1]), ([1], [], [2]), ([1], [2], [3]), ([1], [2, 3], [4]),
-                                    ([1, 2, 3, 4], [], [5])]
+        assert verifier.queries == [([], [], [1]), ([1], [], [2]), ([1], [2], [3]), ([1], [2, 3], [4]), ([1, 2, 3, 4], [], [5])]
         assert drafter.queries == [([], [], [1, 2, 3]), ([1], [], [2, 3, 4]), ([1, 2, 3, 4], [], [5])]
     drafter.queries.clear()
     quadratic(verifier, drafter, 3, 5)
-    assert drafter.queries == [([], [], [1, 2, 3]), ([1], [], [2, 3, 4]), ([1], [2], [2, 3, 4]), ([1], [2, 3], [2, 3, 4]),
-                               ([1, 2, 3, 4], [], [5])]
+    assert drafter.queries == [
+        ([], [], [1, 2, 3]),
+        ([1], [], [2, 3, 4]),
+        ([1], [2], [2, 3, 4]),
+        ([1], [2, 3], [2, 3, 4]),
+        ([1, 2, 3, 4], [], [5]),
+    ]
 
 
 # Native

@@ -124,6 +124,7 @@ class FixedText:
 
     def wrong_at(self, *positions: int) -> Callable[[Sequence[Accepted], Sequence[Pair], Sequence[int]], list[list[float]]]:
         """A drafter that is right everywhere but at some positions, where it gives the last token of the vocabulary."""
+
         def drafter(P: Sequence[Accepted], K: Sequence[Pair], U: Sequence[int]) -> list[list[float]]:
             return [self.row(self.vocab_size - 1) if j in positions else row for j, row in zip(U, self(P, K, U), strict=True)]
 

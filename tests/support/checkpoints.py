@@ -22,19 +22,42 @@ def random_config(seed: int = 0, **overrides: Any) -> ModelConfig:
     """
     heads, kv_heads = random.Random(seed).choice(((3, 1), (4, 2), (2, 1), (6, 2)))
     vocabulary = overrides.get("vocab_size", 11)
-    rope = RopeConfig(theta=10_000.0, yarn_factor=16.0, original_max_position=8, mscale=1.0, mscale_all_dim=1.0,
-                      llama_4_scaling_beta=0.1)
-    values = dict(vocab_size=vocabulary, hidden_size=24, num_layers=2, intermediate_size=40, num_heads=heads,
-                  num_kv_heads=kv_heads, head_dim=16, rms_norm_eps=1e-5, mask_token_id=min(3, vocabulary - 1),
-                  eos_token_ids=(min(1, vocabulary - 1),), block_size=4, max_position=512, dtype="float32",
-                  model_type="nemotron_labs_diffusion", rope=rope)
+    rope = RopeConfig(
+        theta=10_000.0, yarn_factor=16.0, original_max_position=8, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1
+    )
+    values = dict(
+        vocab_size=vocabulary,
+        hidden_size=24,
+        num_layers=2,
+        intermediate_size=40,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=16,
+        rms_norm_eps=1e-5,
+        mask_token_id=min(3, vocabulary - 1),
+        eos_token_ids=(min(1, vocabulary - 1),),
+        block_size=4,
+        max_position=512,
+        dtype="float32",
+        model_type="nemotron_labs_diffusion",
+        rope=rope,
+    )
     return ModelConfig(**(values | overrides))
 
 
 def random_set_config(seed: int = 0, **overrides: Any) -> ModelConfig:
     """A small SetDLM configuration with a MASK id and the last two of 13 rows excluded; ``overrides`` as in `random_config`."""
-    values = dict(vocab_size=13, block_size=None, rms_norm_eps=1e-6, qk_norm=True, tie_word_embeddings=True, model_type="bd3lm",
-                  rope=RopeConfig(theta=10_000.0), layout="ordered", horizon=16)
+    values = dict(
+        vocab_size=13,
+        block_size=None,
+        rms_norm_eps=1e-6,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        model_type="bd3lm",
+        rope=RopeConfig(theta=10_000.0),
+        layout="ordered",
+        horizon=16,
+    )
     values |= overrides
     if "excluded_token_ids" not in values:
         rows, mask = values["vocab_size"], values.get("mask_token_id", min(3, values["vocab_size"] - 1))

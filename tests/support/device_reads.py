@@ -14,8 +14,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from packed_ss import ops as kernels
 
 #: Operators whose result's shape or value goes through the host; copies that start or end there.
-READS = ("_local_scalar_dense", "item", "nonzero", "nonzero_numpy", "masked_select", "equal", "is_nonzero", "unique_dim",
-         "_unique", "_unique2", "unique_consecutive", "unique_dim_consecutive", "allclose", "lift_fresh", "repeat_interleave")
+READS = (
+    "_local_scalar_dense",
+    "item",
+    "nonzero",
+    "nonzero_numpy",
+    "masked_select",
+    "equal",
+    "is_nonzero",
+    "unique_dim",
+    "_unique",
+    "_unique2",
+    "unique_consecutive",
+    "unique_dim_consecutive",
+    "allclose",
+    "lift_fresh",
+    "repeat_interleave",
+)
 
 
 class DeviceRead(AssertionError):
@@ -51,13 +66,27 @@ class NoDeviceReads(TorchDispatchMode):
 @contextmanager
 def no_device_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoDeviceReads]:
     """`NoDeviceReads`, and the methods that reach the data of a CPU tensor without an operator."""
+
     def refuse(name: str) -> Callable[..., Any]:
         def method(*_: Any, **__: Any) -> Any:
             raise DeviceRead(name)
+
         return method
 
     with monkeypatch.context() as patch, NoDeviceReads() as mode:
-        for name in ("item", "tolist", "numpy", "cpu", "cuda", "__bool__", "__int__", "__float__", "__index__", "__array__",
-                     "__contains__", "__iter__"):
+        for name in (
+            "item",
+            "tolist",
+            "numpy",
+            "cpu",
+            "cuda",
+            "__bool__",
+            "__int__",
+            "__float__",
+            "__index__",
+            "__array__",
+            "__contains__",
+            "__iter__",
+        ):
             patch.setattr(Tensor, name, refuse(name))
         yield mode

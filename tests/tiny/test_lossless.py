@@ -27,7 +27,7 @@ class Tiny:
         decoder = Decoder(self.model, schedule, block_size=block_size, max_length=self.longest, batch_size=batch)
         prompts, out = self.prompts[:count], []
         for i in range(0, len(prompts), batch):
-            part = prompts[i: i + batch]
+            part = prompts[i : i + batch]
             result = decoder.generate(part, max_new_tokens=NEW_TOKENS, seed=range(i, i + len(part)), **sampling)
             assert set(result.finish_reason) <= {"stop", "length"}
             out += [tokens.tolist() for tokens in result.tokens]
@@ -51,7 +51,7 @@ def test_autoregressive_output_is_what_transformers_emits(tiny):
     oracle = ministral3(tiny.model)
     for prompt, tokens in zip(tiny.prompts, tiny.expected, strict=True):
         with torch.no_grad():
-            logits = oracle(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1: -1]
+            logits = oracle(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         assert logits.argmax(-1).tolist() == tokens
 
 
@@ -59,10 +59,15 @@ def test_transformers_generate_gives_the_same_text(tiny):
     oracle = ministral3(tiny.model)
     for prompt, tokens in list(zip(tiny.prompts, tiny.expected, strict=True))[:3]:
         with torch.no_grad():
-            out = oracle.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                                  max_new_tokens=NEW_TOKENS, do_sample=False,
-                                  eos_token_id=list(tiny.model.config.eos_token_ids), pad_token_id=0)
-        assert out[0, len(prompt):].tolist() == tokens
+            out = oracle.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                eos_token_id=list(tiny.model.config.eos_token_ids),
+                pad_token_id=0,
+            )
+        assert out[0, len(prompt) :].tolist() == tokens
 
 
 SCHEDULES = ["linear", "packed", "quadratic", Branched((0, 1))]

@@ -27,13 +27,22 @@ class TinySet:
         self.longest = max(map(len, self.prompts)) + NEW_TOKENS
         self.expected = self.decode(Decoder, "autoregressive", window=1)
 
-    def decode(self, kind: type[Decoder], schedule: Any, *, window: int, order: str | None = None, batch: int = BATCH,
-               count: int | None = None, **sampling: Any) -> list[list[int]]:
+    def decode(
+        self,
+        kind: type[Decoder],
+        schedule: Any,
+        *,
+        window: int,
+        order: str | None = None,
+        batch: int = BATCH,
+        count: int | None = None,
+        **sampling: Any,
+    ) -> list[list[int]]:
         """Texts; of `Traced` none whose tokens are not the serial ones."""
         decoder = kind(self.model, schedule, window=window, order=order, max_length=self.longest, batch_size=batch)
         prompts, out = self.prompts[:count], []
         for i in range(0, len(prompts), batch):
-            part = prompts[i: i + batch]
+            part = prompts[i : i + batch]
             result = decoder.generate(part, max_new_tokens=NEW_TOKENS, seed=range(i, i + len(part)), **sampling)
             assert set(result.finish_reason) <= {"stop", "length"}
             out += [tokens.tolist() for tokens in result.tokens]

@@ -31,8 +31,16 @@ def tokenizer():
 
 @pytest.fixture
 def model():
-    config = dataclasses.replace(train_tiny.tiny_config(), hidden_size=32, num_layers=2, intermediate_size=48, num_heads=3,
-                                 num_kv_heads=1, head_dim=16, dtype="float32")
+    config = dataclasses.replace(
+        train_tiny.tiny_config(),
+        hidden_size=32,
+        num_layers=2,
+        intermediate_size=48,
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=16,
+        dtype="float32",
+    )
     return random_model(config, 3, scale=1.0)
 
 
@@ -49,10 +57,16 @@ def test_an_adapter_starts_at_nothing_and_acts_on_drafting_rows(model, tokenizer
     adapted = training.hidden(model, batch, rows)
     assert torch.equal(adapted[:, :-rows], base[:, :-rows]) and not torch.isclose(adapted[:, -rows:], base[:, -rows:]).all()
     logits, targets = tool.predictions(model, batch)
-    wanted = batch.targets[:, batch.clean_rows:]
+    wanted = batch.targets[:, batch.clean_rows :]
     assert torch.equal(targets, wanted[wanted >= 0]) and len(logits) == len(targets)
-    assert torch.equal(logits, model.head(model.norm(adapted[batch.targets.where(
-        torch.arange(batch.ids.shape[1]) >= batch.clean_rows, torch.tensor(-100)) >= 0])))
+    assert torch.equal(
+        logits,
+        model.head(
+            model.norm(
+                adapted[batch.targets.where(torch.arange(batch.ids.shape[1]) >= batch.clean_rows, torch.tensor(-100)) >= 0]
+            )
+        ),
+    )
 
 
 def test_only_the_adapter_learns_and_the_file_holds_it(model, tokenizer, tmp_path):
@@ -73,7 +87,7 @@ def test_only_the_adapter_learns_and_the_file_holds_it(model, tokenizer, tmp_pat
 def test_what_is_told_of_held_out_problems(model, tokenizer, monkeypatch):
     def wrong_third(model, batch):
         """Right but for the third draft of each block."""
-        targets = batch.targets[:, batch.clean_rows:].clone()
+        targets = batch.targets[:, batch.clean_rows :].clone()
         given = targets.clone()
         given[:, 3::8] = (targets[:, 3::8] + 1) % training.VOCABULARY
         logits = torch.nn.functional.one_hot(given[targets >= 0], training.VOCABULARY) * 50.0
@@ -83,7 +97,7 @@ def test_what_is_told_of_held_out_problems(model, tokenizer, monkeypatch):
     told = tool.evaluate(model, tokenizer, 8, 6)
     texts = [training.encode(tokenizer, p) for p in itertools.islice(tool.problems(tool.HELD_OUT_SEED, held_out=True), 6)]
     batch = tool.make_batch(texts, 8, tool.random.Random(0))
-    drafts = (batch.targets[:, batch.clean_rows:].reshape(-1, 8) >= 0).sum(1)
+    drafts = (batch.targets[:, batch.clean_rows :].reshape(-1, 8) >= 0).sum(1)
     wrong = (drafts >= 3).sum() / drafts.sum()
     assert told["right"] == pytest.approx(1 - wrong.item()) and told["loss"] == pytest.approx(50 * wrong.item())
     assert told["leading"] == pytest.approx(drafts.clamp(max=2).float().mean().item())

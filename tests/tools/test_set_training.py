@@ -79,11 +79,11 @@ def test_rows_see_what_they_will_see_when_decoding(tokenizer):
     for i, (prompt, answer) in enumerate(texts):
         p, a = len(prompt), len(answer)
         visible, positions, ids, targets = batch.visible[i, 0], batch.positions[i], batch.ids[i], batch.targets[i]
-        order = (positions[p: p + a] - p).tolist()
+        order = (positions[p : p + a] - p).tolist()
         shuffled += order != list(range(a))
         assert positions[:p].tolist() == list(range(p)) and sorted(order) == list(range(a))
-        assert ids[:p].tolist() == prompt and ids[p: p + a].tolist() == [answer[j] for j in order]
-        assert (targets[:clean] == -100).all() and (ids[clean: clean + a] == training.MASK).all()
+        assert ids[:p].tolist() == prompt and ids[p : p + a].tolist() == [answer[j] for j in order]
+        assert (targets[:clean] == -100).all() and (ids[clean : clean + a] == training.MASK).all()
 
         def seen(row: int, visible: torch.Tensor = visible) -> list[int]:
             return visible[row].nonzero()[:, 0].tolist()
@@ -94,7 +94,7 @@ def test_rows_see_what_they_will_see_when_decoding(tokenizer):
             row = clean + rank
             assert positions[row] == positions[p + rank] and targets[row] == ids[p + rank]
             assert seen(row) == [*range(p + rank), row]
-        assert (targets[clean + a: clean + answers] == -100).all()
+        assert (targets[clean + a : clean + answers] == -100).all()
         for row in range(clean + answers, len(ids)):
             *context, itself = seen(row)
             cut, j = len(context) - p, int(positions[row]) - p
@@ -132,8 +132,9 @@ def test_batches_are_made_with_the_steps_own_randomness(tokenizer, monkeypatch):
 
 
 def small_config():
-    return dataclasses.replace(tool.tiny_set_config(), hidden_size=32, num_layers=2, intermediate_size=48, num_heads=2,
-                               num_kv_heads=1, head_dim=16)
+    return dataclasses.replace(
+        tool.tiny_set_config(), hidden_size=32, num_layers=2, intermediate_size=48, num_heads=2, num_kv_heads=1, head_dim=16
+    )
 
 
 def test_answers_are_the_references_left_to_right(tokenizer, monkeypatch):
@@ -166,8 +167,9 @@ def test_an_answer_ends_with_the_end_token_and_counts_by_its_number(tokenizer, m
 def run(folder: Path, steps: int, total: int = 40) -> dict:
     """Trains the small model up to a step of a run of ``total`` steps, as if it were stopped there, and returns its state."""
     recipe = training.Recipe(small_config(), tool.batches, ("verifier", "draft"), tool.write_setdlm)
-    args = argparse.Namespace(work=folder, out=folder / "out", steps=total, batch=4, rate=5e-2, mask_weight=1.0, seed=0,
-                              minutes_per_save=0.0, decay=0.4)
+    args = argparse.Namespace(
+        work=folder, out=folder / "out", steps=total, batch=4, rate=5e-2, mask_weight=1.0, seed=0, minutes_per_save=0.0, decay=0.4
+    )
     real = recipe.batches
 
     def first_steps(tokenizer, size, step):
@@ -195,8 +197,14 @@ def test_a_run_that_is_stopped_ends_in_the_same_weights(tokenizer, tmp_path, mon
 
     out = tmp_path / "whole" / "out"
     assert sorted(p.name for p in out.iterdir()) == [
-        "base_config.json", "chat_template.jinja", "config.json", "held_out.jsonl", "model.safetensors", "tokenizer.json",
-        "tokenizer_config.json"]
+        "base_config.json",
+        "chat_template.jinja",
+        "config.json",
+        "held_out.jsonl",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     for name in ("held_out.jsonl", "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"):
         assert (out / name).read_bytes() == (ROOT / "packed_ss/assets/tiny" / name).read_bytes()
     loaded = load_model(out, device="cpu")

@@ -78,12 +78,12 @@ def test_rows_see_what_they_will_see_when_decoding(tokenizer):
             start = int(batch.positions[i, at])
             assert len(prompt) - 1 <= start < len(ids) - 1
             assert batch.ids[i, at] == ids[start]
-            assert (batch.ids[i, at + 1: at + block] == training.MASK).all()
-            assert batch.positions[i, at: at + block].tolist() == list(range(start, start + block))
-            seen = visible[at: at + block]
+            assert (batch.ids[i, at + 1 : at + block] == training.MASK).all()
+            assert batch.positions[i, at : at + block].tolist() == list(range(start, start + block))
+            seen = visible[at : at + block]
             assert seen[:, :start].all()
             assert not seen[:, start:clean].any()
-            assert seen[:, at: at + block].all()
+            assert seen[:, at : at + block].all()
             assert seen.sum() == block * (start + block)
             for j in range(1, block):
                 wanted = int(ids[start + j]) if start + j < len(ids) else -100

@@ -47,8 +47,16 @@ SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 TENSOR_CORE = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 _POINTERS = {
-    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float64: "*fp64", torch.uint8: "*u8",
-    torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float64: "*fp64",
+    torch.uint8: "*u8",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.bool: "*i1",
 }
 
 
@@ -80,8 +88,10 @@ class Compiled:
         assert self.shared_bytes <= SHARED_LIMIT[self.target], f"{self} exceeds the limit, {SHARED_LIMIT[self.target]} bytes"
 
     def __str__(self) -> str:
-        return (f"{self.name} for sm_{self.target}: {self.registers} registers, {self.local_bytes} bytes of stack, "
-                f"{self.shared_bytes} bytes of shared memory")
+        return (
+            f"{self.name} for sm_{self.target}: {self.registers} registers, {self.local_bytes} bytes of stack, "
+            f"{self.shared_bytes} bytes of shared memory"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,8 +108,9 @@ class Launch:
 
     def compiled(self) -> Compiled:
         """Its code; skips the running test where it cannot be compiled."""
-        return compile_kernel(self.kernel, self.arguments, self.target, warps=self.warps, stages=self.stages,
-                              maxnreg=self.maxnreg)
+        return compile_kernel(
+            self.kernel, self.arguments, self.target, warps=self.warps, stages=self.stages, maxnreg=self.maxnreg
+        )
 
 
 @contextlib.contextmanager
@@ -116,8 +127,16 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
 
     launches = []
 
-    def run(self: Any, *arguments: Any, grid: tuple[int, ...], warmup: bool, num_warps: int = 4, num_stages: int = 3,
-            maxnreg: int | None = None, **named: Any) -> None:
+    def run(
+        self: Any,
+        *arguments: Any,
+        grid: tuple[int, ...],
+        warmup: bool,
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+        **named: Any,
+    ) -> None:
         given = dict(zip((parameter.name for parameter in self.params), arguments)) | named  # noqa: B905
         assert len(given) == len(self.params), f"arguments of {self.__name__}: {sorted(given)}"
         dtypes = {name: x.dtype if isinstance(x, Tensor) else x for name, x in given.items()}
@@ -128,8 +147,9 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
         yield launches
 
 
-def compile_kernel(kernel: Any, arguments: Mapping[str, Any], target: int, *, warps: int, stages: int,
-                   maxnreg: int | None = None) -> Compiled:
+def compile_kernel(
+    kernel: Any, arguments: Mapping[str, Any], target: int, *, warps: int, stages: int, maxnreg: int | None = None
+) -> Compiled:
     """The kernel, a function under ``triton.jit``, specialised for these arguments and compiled for sm_<target>.
 
     Skips the running test where that is not possible, with the reason.
@@ -184,13 +204,18 @@ def _specialised(parameter: Any, value: Any) -> tuple[str, bool]:
 
 
 @functools.cache
-def _compile(kernel: Any, signature: tuple, constants: tuple, divisible: tuple, target: int, warps: int, stages: int,
-             maxnreg: int | None) -> Compiled:
+def _compile(
+    kernel: Any, signature: tuple, constants: tuple, divisible: tuple, target: int, warps: int, stages: int, maxnreg: int | None
+) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    source = triton.compiler.ASTSource(kernel, dict(signature), {(place,): value for place, value in constants},
-                                       {(place,): [["tt.divisibility", 16]] for place in divisible})
+    source = triton.compiler.ASTSource(
+        kernel,
+        dict(signature),
+        {(place,): value for place, value in constants},
+        {(place,): [["tt.divisibility", 16]] for place in divisible},
+    )
     options = {"num_warps": warps, "num_stages": stages} | ({"maxnreg": maxnreg} if maxnreg else {})
     code = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     registers, stack = _resources(code.asm["cubin"])
@@ -204,8 +229,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        shown = subprocess.run([knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name], capture_output=True, text=True,
-                               check=True).stdout
+        shown = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", shown)
     assert found, shown
     return int(found[1]), int(found[2]) + int(found[3])

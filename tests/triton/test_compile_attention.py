@@ -24,8 +24,17 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-def launches(target: int, heads: int, kv_heads: int, size: int, rows: int, dtype: torch.dtype = torch.bfloat16, n: int = 1,
-             slots: int = 4096, invariant: bool = False) -> list[Launch]:
+def launches(
+    target: int,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    rows: int,
+    dtype: torch.dtype = torch.bfloat16,
+    n: int = 1,
+    slots: int = 4096,
+    invariant: bool = False,
+) -> list[Launch]:
     """What one layer of a call launches, with its views of a cache and of a qkv tensor."""
     with recorded(target) as made:
         qkv = empty(n, rows, heads + 2 * kv_heads, size, dtype=dtype)
@@ -63,8 +72,17 @@ def test_checkpoints(shape: str, rows: int, target: int) -> None:
     assert rope.compiled().uses("st.global.v4.b32")
     assert attention.arguments["WHOLE"] == (not combine)
     if target >= 90:  # as many programs as fill 132 multiprocessors at once
-        assert attention.grid == {(4, 1): (1, 32, 8), (4, 64): (2, 8, 8), (4, 289): (10, 1, 8),
-                                  (2, 1): (1, 32, 8), (2, 64): (1, 16, 8), (2, 289): (5, 3, 8)}[SHAPES[shape][0] // 8, rows]
+        assert (
+            attention.grid
+            == {
+                (4, 1): (1, 32, 8),
+                (4, 64): (2, 8, 8),
+                (4, 289): (10, 1, 8),
+                (2, 1): (1, 32, 8),
+                (2, 64): (1, 16, 8),
+                (2, 289): (5, 3, 8),
+            }[SHAPES[shape][0] // 8, rows]
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)

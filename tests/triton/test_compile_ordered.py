@@ -34,9 +34,20 @@ def logits(n: int, rows: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def state(n: int, W: int, waiting: int = 1) -> list[Tensor]:
     """The tensors that a resolve takes after its results."""
     whole = [integers(n, 4113)]
-    return [*whole, *(integers(n) for _ in range(4)), integers(n, 1027), *(integers(n) for _ in range(3)), integers(3, 2),
-            integers(n, W), integers(n, W), integers(n, waiting), integers(n, 4113), integers(n, 4113), integers(n),
-            integers(n, 2)]
+    return [
+        *whole,
+        *(integers(n) for _ in range(4)),
+        integers(n, 1027),
+        *(integers(n) for _ in range(3)),
+        integers(3, 2),
+        integers(n, W),
+        integers(n, W),
+        integers(n, waiting),
+        integers(n, 4113),
+        integers(n, 4113),
+        integers(n),
+        integers(n, 2),
+    ]
 
 
 def names(launches: list[Launch]) -> list[str]:
@@ -74,8 +85,7 @@ def test_sampled_rows(n: int, W: int, setting: Any, target: int) -> None:
         ordered_rows.draw_rows(*arguments, 0, integers(n, W), log_q)
     first = ["filter_listed"] if setting is FILTERED else []
     scans = [] if setting is FILTERED else ["sample_listed"]
-    assert names(made) == [*first, *scans, "correct_listed", "store_verified",
-                           *2 * [*first, "sample_listed", "store_draws"]]
+    assert names(made) == [*first, *scans, "correct_listed", "store_verified", *2 * [*first, "sample_listed", "store_draws"]]
     check(made, filter_listed="cp.async", sample_listed="ld.global.v4.b32", correct_listed="ld.global.v4.b32")
 
 
@@ -90,8 +100,9 @@ def test_resolves_and_pack(n: int, W: int, target: int) -> None:
         tokens, cache_len, order, draft, waiting = integers(n, 4113), integers(n), integers(n, W), integers(n, W), integers(n, 1)
         rows = [integers(n, call.rows) for _ in range(3)]
         mask = integers(n, call.rows, -(-call.rows // 32))
-        pack_ordered.pack_ordered(tokens, cache_len, order, draft, waiting, 100, 4112, 1, W, True, True, list(call.cuts), *rows,
-                                  mask, integers(n, 2))
+        pack_ordered.pack_ordered(
+            tokens, cache_len, order, draft, waiting, 100, 4112, 1, W, True, True, list(call.cuts), *rows, mask, integers(n, 2)
+        )
     assert names(made) == ["resolve_sequence", "resolve_sequence_native", "pack_rows"]
     assert [launch.grid for launch in made] == [(n,), (n,), (n, -(-call.rows // 64))]
     check(made)

@@ -26,8 +26,14 @@ CALLS = {
     "quadratic": BlockCall(16, 16, tuple(range(16))),
 }
 #: temperature, top_k and top_p.
-SETTINGS = {"plain": (1.0, 0, 1.0), "warm": (0.7, 0, 1.0), "filtered": (0.7, 50, 0.9), "top-k": (1.0, 50, 1.0),
-            "top-p": (1.0, 0, 0.9), "warm top-p": (0.7, 0, 0.9)}
+SETTINGS = {
+    "plain": (1.0, 0, 1.0),
+    "warm": (0.7, 0, 1.0),
+    "filtered": (0.7, 50, 0.9),
+    "top-k": (1.0, 50, 1.0),
+    "top-p": (1.0, 0, 0.9),
+    "warm top-p": (0.7, 0, 0.9),
+}
 #: Launches of packed and of quadratic calls.
 LAUNCHES = {
     ("greedy", "plain"): (2, 4), ("coupled", "plain"): (2, 4), ("coupled", "filtered"): (3, 6), ("rejection", "plain"): (4, 4),
@@ -45,19 +51,40 @@ def integers(*shape: int) -> Tensor:
 def state(n: int, block_size: int) -> list[Tensor]:
     """The tensors that a resolve takes after its logits."""
     vectors = {name: integers(n) for name in ("length", "cache_len", "draft_len", "finish_reason", "nfe", "limit", "prompt")}
-    return [integers(n, 4097), vectors["length"], vectors["cache_len"], integers(n, block_size - 1), vectors["draft_len"],
-            vectors["finish_reason"], vectors["nfe"], integers(n, 1027), vectors["limit"], vectors["prompt"], integers(3, 2)]
+    return [
+        integers(n, 4097),
+        vectors["length"],
+        vectors["cache_len"],
+        integers(n, block_size - 1),
+        vectors["draft_len"],
+        vectors["finish_reason"],
+        vectors["nfe"],
+        integers(n, 1027),
+        vectors["limit"],
+        vectors["prompt"],
+        integers(3, 2),
+    ]
 
 
-def launches(target: int, mode: str, call: BlockCall, setting: str, vocab: int, dtype: torch.dtype = torch.bfloat16,
-             n: int = 1) -> list[Launch]:
+def launches(
+    target: int, mode: str, call: BlockCall, setting: str, vocab: int, dtype: torch.dtype = torch.bfloat16, n: int = 1
+) -> list[Launch]:
     """What one resolve launches, with the rows of the next call, which has the same shape."""
     with recorded(target) as made:
         following = call if call.verifier_rows else BlockCall(call.block_size, call.block_size, ())
         rows = [integers(n, following.rows) for _ in range(3)]
-        arguments: list[Any] = [torch.empty(n, call.rows, vocab, dtype=dtype, device="cuda"), *state(n, call.block_size),
-                                call.verifier_rows, call.block_size, list(call.cuts), call.shift, 100, following.verifier_rows,
-                                list(following.cuts), *rows]
+        arguments: list[Any] = [
+            torch.empty(n, call.rows, vocab, dtype=dtype, device="cuda"),
+            *state(n, call.block_size),
+            call.verifier_rows,
+            call.block_size,
+            list(call.cuts),
+            call.shift,
+            100,
+            following.verifier_rows,
+            list(following.cuts),
+            *rows,
+        ]
         if mode != "greedy":
             arguments += [torch.empty(n, dtype=torch.int64, device="cuda"), *SETTINGS[setting]]
         if mode == "rejection":
@@ -96,8 +123,9 @@ def test_float32_logits(mode: str, setting: str, target: int) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("mode", "setting"), [("coupled", "top-k"), ("coupled", "top-p"), ("coupled", "warm top-p"),
-                                                ("rejection", "warm")])
+@pytest.mark.parametrize(
+    ("mode", "setting"), [("coupled", "top-k"), ("coupled", "top-p"), ("coupled", "warm top-p"), ("rejection", "warm")]
+)
 def test_other_settings(mode: str, setting: str, target: int) -> None:
     for dtype in (torch.bfloat16, torch.float32) if "top-p" in setting else (torch.bfloat16,):
         for launch in launches(target, mode, CALLS["packed"], setting, 131072, dtype):
@@ -121,8 +149,13 @@ def test_the_others(target: int) -> None:
 
 def test_slices_do_not_depend_on_the_call() -> None:
     """A draw is a function of its row alone: whatever the call, a row is cut in the same way."""
-    cut = {launch.arguments["SLICE"] for call in ("packed", "verify", "propose", "prompt") for n in (1, 64)
-           for launch in launches(90, "coupled", CALLS[call], "plain", 131072, n=n) if "SLICE" in launch.arguments}
+    cut = {
+        launch.arguments["SLICE"]
+        for call in ("packed", "verify", "propose", "prompt")
+        for n in (1, 64)
+        for launch in launches(90, "coupled", CALLS[call], "plain", 131072, n=n)
+        if "SLICE" in launch.arguments
+    }
     assert len(cut) == 1
 
 

@@ -42,8 +42,9 @@ def test_every_way_through(monkeypatch: pytest.MonkeyPatch, name: str, room: int
     monkeypatch.setattr(tiles, "filter_tile", lambda vocab, capability: tiles.FilterTile(64, 32, room, 16, 4))
     x = row(name)
     for top_k, top_p in TRITON.some(((0, 0.9031), (0, 0.3), (9, 1.0), (200, 0.7), (40, 0.9031), (0, 1 - 2**-40)), 4):
-        case = random_case(0, vocab=VOCAB, call=BlockCall(0, 2, (0,)), mode="rejection", n=1, temperature=0.7, top_k=top_k,
-                           top_p=top_p)
+        case = random_case(
+            0, vocab=VOCAB, call=BlockCall(0, 2, (0,)), mode="rejection", n=1, temperature=0.7, top_k=top_k, top_p=top_p
+        )
         case.logits[0, 1] = x
         got = run(TRITON, case)[0].draft_log_q[0, 0]
         want = torch.tensor(log_probabilities(((x - x.max()) / 0.7).tolist(), 1.0, top_k, top_p), dtype=torch.float64)

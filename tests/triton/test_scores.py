@@ -60,8 +60,17 @@ def variates() -> Tensor:
     """Random u, and those next to both ends."""
     rng = torch.Generator().manual_seed(0)
     powers = 2 ** torch.arange(32)
-    return uniform(torch.cat((torch.randint(0, 2**32, (6000,), generator=rng), torch.arange(900), 2**32 - 1 - torch.arange(900),
-                              powers, 2**32 - powers)))
+    return uniform(
+        torch.cat(
+            (
+                torch.randint(0, 2**32, (6000,), generator=rng),
+                torch.arange(900),
+                2**32 - 1 - torch.arange(900),
+                powers,
+                2**32 - powers,
+            )
+        )
+    )
 
 
 def test_log1p_of_minus(variates: Tensor) -> None:

@@ -15,9 +15,7 @@
 
 namespace packed_ss {
 
-PACKED_SS_HOST_DEVICE bool is_running(const DecodeState& state, std::int64_t i) {
-  return state.finish_reason[i] == kRunning;
-}
+PACKED_SS_HOST_DEVICE bool is_running(const DecodeState& state, std::int64_t i) { return state.finish_reason[i] == kRunning; }
 
 // Draft tokens that a call of v >= 1 verifier rows can verify: min(|D|, v - 1). Its rows 0 ... that may be consulted.
 PACKED_SS_HOST_DEVICE std::int32_t verified_drafts(const DecodeState& state, const CallShape& shape, std::int64_t i) {
@@ -105,8 +103,8 @@ PACKED_SS_HOST_DEVICE void store_draft_length(const DecodeState& state, std::int
 PACKED_SS_HOST_DEVICE void write_row(const DecodeState& state, const NextRows& next, std::int64_t i, std::int64_t r) {
   const std::int64_t v = next.shape.verifier_rows;
   const std::int64_t b = next.shape.block_size;
-  std::int64_t offset = r;    // position less that of the last token
-  std::int64_t source = r;    // 0: the last token, k: d_k
+  std::int64_t offset = r;  // position less that of the last token
+  std::int64_t source = r;  // 0: the last token, k: d_k
   bool is_mask = false;
   if (r >= v) {
     const std::int64_t inside = (r - v) % b;

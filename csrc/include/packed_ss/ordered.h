@@ -113,8 +113,8 @@ PACKED_SS_HOST_DEVICE void cache_waiting(const OrderedState& s, std::int64_t i, 
 // Remembers the window before the call: positions by rank, and ranks by position less `length`, which all are W apart at most.
 // Returns u.
 template <class Value, class Team>
-PACKED_SS_HOST_DEVICE std::int32_t open_window(const OrderedState& s, std::int64_t i, std::int32_t window,
-                                               std::int32_t length, OrderedScratch<Value> scratch, const Team& team) {
+PACKED_SS_HOST_DEVICE std::int32_t open_window(const OrderedState& s, std::int64_t i, std::int32_t window, std::int32_t length,
+                                               OrderedScratch<Value> scratch, const Team& team) {
   for (std::int64_t k = team.lane(); k < s.width; k += team.lanes()) scratch.rank[k] = -1;
   team.sync();
   std::int32_t u = window;
@@ -167,21 +167,22 @@ PACKED_SS_HOST_DEVICE void drop_beyond(const OrderedState& s, std::int64_t i, st
     if (!before_end(s.cached[i * s.capacity + slot]) && slot < moved) moved = slot;
   }
   moved = team.min(moved);
-  now.cache_len = compact(s.cached + i * s.capacity, first, slots, before_end,
-                          [source](std::int32_t to, std::int32_t from) { source[to] = from; }, team);
+  now.cache_len = compact(
+      s.cached + i * s.capacity, first, slots, before_end, [source](std::int32_t to, std::int32_t from) { source[to] = from; },
+      team);
   now.moved = moved < now.cache_len ? moved : now.cache_len;
 
   std::int32_t* waiting = s.waiting + i * s.waiting_width;
   const auto most = static_cast<std::int32_t>(s.waiting_width);
-  const std::int32_t left = compact(waiting, 0, most, [new_end](std::int32_t p) { return p >= 0 && p < new_end; },
-                                    [](std::int32_t, std::int32_t) {}, team);
+  const std::int32_t left = compact(
+      waiting, 0, most, [new_end](std::int32_t p) { return p >= 0 && p < new_end; }, [](std::int32_t, std::int32_t) {}, team);
   for (std::int32_t k = left + team.lane(); k < most; k += team.lanes()) waiting[k] = -1;
   team.sync();
 }
 
-// Lines 11 to 13: stores the tokens of the ranks that are `taken`, moves `end` to the earliest end marker, drops what lies beyond,
-// counts the call, and finds the leftmost open position and whether the sequence is finished. `failed`: the position whose row
-// was consulted and has no finite maximum, or -1. The window is in scratch.positions.
+// Lines 11 to 13: stores the tokens of the ranks that are `taken`, moves `end` to the earliest end marker, drops what lies
+// beyond, counts the call, and finds the leftmost open position and whether the sequence is finished. `failed`: the position
+// whose row was consulted and has no finite maximum, or -1. The window is in scratch.positions.
 template <class Value, class Taken, class Token, class Team>
 PACKED_SS_HOST_DEVICE void commit_ordered(const OrderedState& s, std::int64_t i, std::int32_t window,
                                           OrderedScratch<Value> scratch, std::int32_t failed, Taken taken, Token token,
@@ -401,8 +402,8 @@ PACKED_SS_HOST_DEVICE void resolve_native_sequence(const OrderedState& s, std::i
       if (takes && at < s.waiting_width) s.waiting[i * s.waiting_width + at] = scratch.positions[r];
       waits += counted.total;
     }
-    commit_ordered(s, i, window, scratch, failed == INT32_MAX ? -1 : failed, taken, [=](std::int32_t r) { return ids[r]; }, now,
-                   team);
+    commit_ordered(
+        s, i, window, scratch, failed == INT32_MAX ? -1 : failed, taken, [=](std::int32_t r) { return ids[r]; }, now, team);
   }
   next_window(s, i, length, now, scratch, OrderedProposal<Value>{nullptr, nullptr, false}, true, false, team);
   write_numbers(s, i, now, team);

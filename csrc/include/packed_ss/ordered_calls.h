@@ -47,9 +47,9 @@ struct PackOrderedCall {
 // Cached keys and values [layers, N or more, C, Hkv, D]; slots of `slot_bytes` contiguous bytes, strides in bytes.
 struct CompactCall {
   std::int64_t layers;
-  std::int64_t sequences;        // N, of the state
-  std::int64_t slots;            // C
-  std::int64_t columns;          // of source
+  std::int64_t sequences;  // N, of the state
+  std::int64_t slots;      // C
+  std::int64_t columns;    // of source
   std::int64_t layer_stride;
   std::int64_t sequence_stride;
   std::int64_t slot_stride;

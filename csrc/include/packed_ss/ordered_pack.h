@@ -1,6 +1,7 @@
 // The rows of a call of the ordered layout, [N | O | M | R], and who sees whom among them (App. D.2); the prefix has no mask.
 //
-// A sequence's DraftBits are found first, by a team, in scratch memory; every row and every word of the mask then stands for itself.
+// A sequence's DraftBits are found first, by a team, in scratch memory; every row and every word of the mask then stands for
+// itself.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ constexpr int kWindowWords = kMostWindow / 32;
 struct OrderedRows {
   OrderedShape shape;
   std::int32_t mask_token_id;
-  std::int32_t spare_slot;   // of rows that stand for nothing
-  std::int32_t* ids;         // [N, R]
-  std::int32_t* positions;   // [N, R]
-  std::int32_t* slots;       // [N, R]
-  std::int32_t* tail_mask;   // [N, R, ceil(R / 32)]: row r sees tail slot 32 w + k iff bit k of word w is set
-  std::int32_t* consulted;   // [N, 2], first logits row and number of the verifier rows that may be consulted
+  std::int32_t spare_slot;  // of rows that stand for nothing
+  std::int32_t* ids;        // [N, R]
+  std::int32_t* positions;  // [N, R]
+  std::int32_t* slots;      // [N, R]
+  std::int32_t* tail_mask;  // [N, R, ceil(R / 32)]: row r sees tail slot 32 w + k iff bit k of word w is set
+  std::int32_t* consulted;  // [N, 2], first logits row and number of the verifier rows that may be consulted
 
   PACKED_SS_HOST_DEVICE std::int64_t mask_words() const { return (shape.rows() + 31) / 32; }
 };

@@ -46,8 +46,7 @@ PACKED_SS_HOST_DEVICE PhiloxBlock philox4x32_10(PhiloxKey key, PhiloxBlock c) {
 }
 
 // The four words of vocabulary ids 4 * block ... 4 * block + 3.
-PACKED_SS_HOST_DEVICE PhiloxBlock noise_words(PhiloxKey key, std::uint32_t position, std::uint32_t block,
-                                              std::uint32_t stream) {
+PACKED_SS_HOST_DEVICE PhiloxBlock noise_words(PhiloxKey key, std::uint32_t position, std::uint32_t block, std::uint32_t stream) {
   return philox4x32_10(key, {position, block, stream, 0u});
 }
 

@@ -30,20 +30,20 @@ struct Logits {
 
 // The state that a resolve advances. It is written by `commit`, `propose_only` and `store_draft` (commit.h) alone.
 struct DecodeState {
-  std::int64_t sequences;      // N
-  std::int64_t capacity;       // T
-  std::int64_t width;          // W
-  std::int64_t calls;          // columns of advances
-  std::int64_t stop_count;     // S, may be 0
-  std::int64_t stop_length;    // M
-  std::int32_t* tokens;        // [N, T]
-  std::int32_t* length;        // [N], n
-  std::int32_t* cache_len;     // [N]
-  std::int32_t* draft;         // [N, W]
-  std::int32_t* draft_len;     // [N]
-  std::int32_t* finish_reason; // [N], FinishReason
-  std::int32_t* nfe;           // [N]
-  std::int32_t* advances;      // [N, calls]
+  std::int64_t sequences;             // N
+  std::int64_t capacity;              // T
+  std::int64_t width;                 // W
+  std::int64_t calls;                 // columns of advances
+  std::int64_t stop_count;            // S, may be 0
+  std::int64_t stop_length;           // M
+  std::int32_t* tokens;               // [N, T]
+  std::int32_t* length;               // [N], n
+  std::int32_t* cache_len;            // [N]
+  std::int32_t* draft;                // [N, W]
+  std::int32_t* draft_len;            // [N]
+  std::int32_t* finish_reason;        // [N], FinishReason
+  std::int32_t* nfe;                  // [N]
+  std::int32_t* advances;             // [N, calls]
   const std::int32_t* limit;          // [N], length at which the output must end
   const std::int32_t* prompt_length;  // [N]
   const std::int32_t* stops;          // [S, M], right-aligned, padded with -1
@@ -55,15 +55,13 @@ constexpr int kMaxCuts = 256;
 // The shape of a call: verifier rows [last, d_1 ... d_{v-1}], then for each cut c a region [token at offset c, MASK^{B-1}].
 // Passed by value, so that a kernel has it without a read.
 struct CallShape {
-  std::int32_t verifier_rows;  // v, 0 ... B; with 0 the call only proposes
-  std::int32_t block_size;     // B
-  std::int32_t shift;          // 1 for the first call, whose region is all MASK and starts one position later; else 0
-  std::int32_t cut_count;      // K
-  std::int16_t cuts[kMaxCuts]; // ascending, the first is 0
+  std::int32_t verifier_rows;   // v, 0 ... B; with 0 the call only proposes
+  std::int32_t block_size;      // B
+  std::int32_t shift;           // 1 for the first call, whose region is all MASK and starts one position later; else 0
+  std::int32_t cut_count;       // K
+  std::int16_t cuts[kMaxCuts];  // ascending, the first is 0
 
-  PACKED_SS_HOST_DEVICE std::int64_t rows() const {
-    return verifier_rows + static_cast<std::int64_t>(cut_count) * block_size;
-  }
+  PACKED_SS_HOST_DEVICE std::int64_t rows() const { return verifier_rows + static_cast<std::int64_t>(cut_count) * block_size; }
 };
 
 // Where the next call's rows go, and its shape; `ids` is null where nobody wants them.

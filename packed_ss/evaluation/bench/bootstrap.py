@@ -37,7 +37,7 @@ def resampled_totals(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 
         count = min(most, resamples - first)
         drawn = random.integers(0, prompts, (count, prompts)) + prompts * np.arange(count)[:, None]
         times = np.bincount(drawn.ravel(), minlength=count * prompts).reshape(count, prompts)
-        totals[first: first + count] = times @ table.T
+        totals[first : first + count] = times @ table.T
     return totals
 
 

@@ -132,8 +132,9 @@ def _captured(run: Run, runtime: Any) -> Run:
     return graph.replay
 
 
-def interleave(samplers: Mapping[Any, Callable[[], float]], seconds: float, *, least: int = 5,
-               most: int = 200) -> dict[Any, dict[str, float]]:
+def interleave(
+    samplers: Mapping[Any, Callable[[], float]], seconds: float, *, least: int = 5, most: int = 200
+) -> dict[Any, dict[str, float]]:
     """Statistics of samples taken in turns, for about ``seconds``: `summary` by name.
 
     Each round starts with another contender; one round beforehand does not count.

@@ -129,10 +129,16 @@ class Ours:
     def generate_timed(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
         return self._measured(self._timed, prompt, cap, temperature, seed, with_model=True)
 
-    def _measured(self, decoder: Any, prompt: list[int], cap: int, temperature: float, seed: int, *,
-                  with_model: bool) -> Measured:
+    def _measured(
+        self, decoder: Any, prompt: list[int], cap: int, temperature: float, seed: int, *, with_model: bool
+    ) -> Measured:
         out = decoder.generate(prompt, max_new_tokens=cap, temperature=temperature, seed=seed, **self._options)
         return Measured(
-            tokens=out.tokens[0].tolist(), nfe=out.nfe[0], advances=out.advances[0], seconds=out.seconds,
-            finish_reason=out.finish_reason[0], model_seconds=decoder.model_seconds if with_model else None,
-            first_model_seconds=decoder.first_model_seconds if with_model else None)
+            tokens=out.tokens[0].tolist(),
+            nfe=out.nfe[0],
+            advances=out.advances[0],
+            seconds=out.seconds,
+            finish_reason=out.finish_reason[0],
+            model_seconds=decoder.model_seconds if with_model else None,
+            first_model_seconds=decoder.first_model_seconds if with_model else None,
+        )

@@ -31,9 +31,13 @@ def draw_all(summaries: Sequence[Summary], latency: Mapping[str, Mapping[str, An
     main = [s for s in summaries if s.cell.study == "main"]
     cold, warm = [s for s in main if not s.cell.temperature], [s for s in main if s.cell.temperature]
     figures: list[tuple[str, Any]] = [
-        ("figure-3-ratios-greedy", ratios(cold, "Greedy decoding")), ("figure-4-ratios-sampling", ratios(warm, "Temperature 1")),
-        ("figure-5-time", stacked_times(cold)), ("latency", latency_lines(list(latency.values()))),
-        ("acceptance", acceptance(main)), ("advances", advance_histograms(main))]
+        ("figure-3-ratios-greedy", ratios(cold, "Greedy decoding")),
+        ("figure-4-ratios-sampling", ratios(warm, "Temperature 1")),
+        ("figure-5-time", stacked_times(cold)),
+        ("latency", latency_lines(list(latency.values()))),
+        ("acceptance", acceptance(main)),
+        ("advances", advance_histograms(main)),
+    ]
     written = []
     for name, figure in figures:
         if figure is not None:
@@ -186,8 +190,12 @@ def latency_lines(records: Sequence[Mapping[str, Any]]) -> Any:
         axis.errorbar(rows, median, yerr=np.maximum(spread, 0), fmt="o", markersize=4, capsize=2, label="median, quartiles")
         for i, fit in enumerate(record["fits"]):
             ends = np.array(fit["rows"])
-            axis.plot(ends, fit["tau_ms"] + fit["delta_ms"] * ends, "-" if i == 0 else "--",
-                      label=f"{fit['tau_ms']:.3g} ms + {1e3 * fit['delta_ms']:.3g} µs · n,  n ≤ {ends[1]}")
+            axis.plot(
+                ends,
+                fit["tau_ms"] + fit["delta_ms"] * ends,
+                "-" if i == 0 else "--",
+                label=f"{fit['tau_ms']:.3g} ms + {1e3 * fit['delta_ms']:.3g} µs · n,  n ≤ {ends[1]}",
+            )
         axis.set_title(f"{record['model']}, prefix {record['prefix']}, {record['mask']} rows", fontsize=9)
         axis.set_xlabel("rows n of a call")
         axis.set_ylabel("ms")
@@ -230,8 +238,14 @@ def acceptance(summaries: Sequence[Summary]) -> Any:
             x = [i for i, n in enumerate(tested) if n >= _FEWEST]
             if not x:
                 continue
-            axis.plot([i + 1 for i in x], [accepted[i] / tested[i] for i in x], _LINES.get(c.verification, "-"), marker=".",
-                      color=COLOURS[c.schedule], label=f"{schedule_name(c)}, B={b}")
+            axis.plot(
+                [i + 1 for i in x],
+                [accepted[i] / tested[i] for i in x],
+                _LINES.get(c.verification, "-"),
+                marker=".",
+                color=COLOURS[c.schedule],
+                label=f"{schedule_name(c)}, B={b}",
+            )
         axis.set_title(f"{label(summary)}, temperature {summary.cell.temperature:g}".replace("\n", ", "), fontsize=9)
         axis.set_xlabel("position after the prefix")
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -263,9 +277,14 @@ def advance_histograms(summaries: Sequence[Summary]) -> Any:
             if c.schedule != "autoregressive" and counts:
                 x = range(1, max(counts) + 1)
                 name = c.schedule + ("" if c.window is None else f", W={c.window}")
-                axis.step(x, [counts[a] / counts.total() for a in x], where="mid", color=COLOURS.get(c.schedule, "k"),
-                          linestyle=("-", "--", ":", "-.")[windows.index(c.window) % 4],
-                          label=f"{name}: mean {sum(a * n for a, n in counts.items()) / counts.total():.2f}")
+                axis.step(
+                    x,
+                    [counts[a] / counts.total() for a in x],
+                    where="mid",
+                    color=COLOURS.get(c.schedule, "k"),
+                    linestyle=("-", "--", ":", "-.")[windows.index(c.window) % 4],
+                    label=f"{name}: mean {sum(a * n for a, n in counts.items()) / counts.total():.2f}",
+                )
         axis.set_title(f"{label(summary)}, temperature {summary.cell.temperature:g}".replace("\n", ", "), fontsize=9)
         axis.set_xlabel("tokens appended by a call")
         axis.xaxis.get_major_locator().set_params(integer=True)

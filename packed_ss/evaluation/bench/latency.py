@@ -63,13 +63,29 @@ def fit_line(rows: Sequence[int], times: Sequence[float]) -> dict[str, Any]:
     n, t = np.asarray(rows, dtype=float), np.asarray(times, dtype=float)
     delta, tau = np.polyfit(n, t, 1)
     residual = t - (tau + delta * n)
-    return {"rows": [int(n.min()), int(n.max())], "points": len(n), "tau_ms": float(tau), "delta_ms": float(delta),
-            "rms_ms": float(np.sqrt(np.mean(residual**2))), "largest_relative": float(np.max(np.abs(residual) / t))}
+    return {
+        "rows": [int(n.min()), int(n.max())],
+        "points": len(n),
+        "tau_ms": float(tau),
+        "delta_ms": float(delta),
+        "rms_ms": float(np.sqrt(np.mean(residual**2))),
+        "largest_relative": float(np.max(np.abs(residual) / t)),
+    }
 
 
 @torch.no_grad()
-def measure(model: Transformer, name: str, *, rows: Sequence[int] = ROWS, prefix: int = 256, mask: str | None = None,
-            head: str | None = None, capacity: int = 0, seconds: float = 20.0, runtime: Any = None) -> dict[str, Any]:
+def measure(
+    model: Transformer,
+    name: str,
+    *,
+    rows: Sequence[int] = ROWS,
+    prefix: int = 256,
+    mask: str | None = None,
+    head: str | None = None,
+    capacity: int = 0,
+    seconds: float = 20.0,
+    runtime: Any = None,
+) -> dict[str, Any]:
     """One record: a point per row count, the fits, and what they were measured on.
 
     ``mask`` None is packed for the block layout, else causal; ``head`` None is fused on a GPU, else logits, as the decoders have
@@ -98,10 +114,23 @@ def measure(model: Transformer, name: str, *, rows: Sequence[int] = ROWS, prefix
     if not on_gpu and (load := os.getloadavg()[0]) > torch.get_num_threads() + 0.5:
         notes.append(f"the machine was busy with other work too: load average {load:.1f}")
     return {
-        "model": name, "device": device_name(weight.device), "dtype": str(weight.dtype).removeprefix("torch."), "prefix": prefix,
-        "mask": mask, "head": head, "capacity": cache.capacity, "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "kernels": ops.kernels(weight.device.type), "weight_bytes": read, "cache_bytes": cache_bytes(c, prefix, weight.dtype),
-        "l2_bytes": l2_bytes(weight.device) if on_gpu else None, "points": points, "fits": fits, "notes": notes}
+        "model": name,
+        "device": device_name(weight.device),
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "prefix": prefix,
+        "mask": mask,
+        "head": head,
+        "capacity": cache.capacity,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "kernels": ops.kernels(weight.device.type),
+        "weight_bytes": read,
+        "cache_bytes": cache_bytes(c, prefix, weight.dtype),
+        "l2_bytes": l2_bytes(weight.device) if on_gpu else None,
+        "points": points,
+        "fits": fits,
+        "notes": notes,
+    }
 
 
 def device_name(device: torch.device) -> str:

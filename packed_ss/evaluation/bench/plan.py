@@ -18,8 +18,10 @@ from ...request import whole_number
 from ..tasks import Prompt, Task
 
 #: Schedules of the paper's tables, by layout, in the order of their rows.
-SCHEDULES = {"block": ("autoregressive", "linear", "quadratic", "packed"),
-             "ordered": ("autoregressive", "native", "linear", "quadratic", "packed")}
+SCHEDULES = {
+    "block": ("autoregressive", "linear", "quadratic", "packed"),
+    "ordered": ("autoregressive", "native", "linear", "quadratic", "packed"),
+}
 MODES = ("greedy", "rejection", "coupled", "match")
 #: What the published linear decoder does is compared by these.
 _MATCHED = ("linear", "packed")
@@ -112,8 +114,16 @@ class Wanted:
     peers: bool = True
 
 
-def model_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted, *, adapter: str | None = None,
-                peers: Sequence[str] = (), sampling_peers: Sequence[str] = ()) -> list[Cell]:
+def model_cells(
+    model: str,
+    config: ModelConfig,
+    tasks: Sequence[Task],
+    wanted: Wanted,
+    *,
+    adapter: str | None = None,
+    peers: Sequence[str] = (),
+    sampling_peers: Sequence[str] = (),
+) -> list[Cell]:
     """The cells of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``peers`` of greedy decoding and
     ``sampling_peers``: names of those that can run on it.
 
@@ -130,14 +140,19 @@ def model_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: 
 
 def _check(config: ModelConfig, wanted: Wanted) -> None:
     known = tuple(dict.fromkeys(schedule for layout in SCHEDULES.values() for schedule in layout))
-    for what, values, accepted in (("schedule", wanted.schedules or (), known), ("mode", wanted.modes, MODES),
-                                   ("order", wanted.orders, ORDERS)):
+    for what, values, accepted in (
+        ("schedule", wanted.schedules or (), known),
+        ("mode", wanted.modes, MODES),
+        ("order", wanted.orders, ORDERS),
+    ):
         for value in values:
             if value not in accepted:
                 raise ValueError(f"{what} is {value!r}, but it must be one of {', '.join(accepted)}")
     if not _schedules(config, wanted):
-        raise ValueError(f"none of the schedules {', '.join(wanted.schedules or ())} is one of a model of the {config.layout} "
-                         f"layout: {', '.join(SCHEDULES[config.layout])}")
+        raise ValueError(
+            f"none of the schedules {', '.join(wanted.schedules or ())} is one of a model of the {config.layout} "
+            f"layout: {', '.join(SCHEDULES[config.layout])}"
+        )
     if not wanted.modes or not wanted.orders:
         raise ValueError("no mode or no order was given, but at least one of each is needed")
     for name, value in (("block size", wanted.block_size), *(("window", window) for window in wanted.windows or ())):
@@ -153,8 +168,15 @@ def _schedules(config: ModelConfig, wanted: Wanted) -> list[str]:
     return [s for s in SCHEDULES[config.layout] if wanted.schedules is None or s in wanted.schedules]
 
 
-def _block_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted, adapter: str | None,
-                 peers: list[Contender], sampling_peers: list[Contender]) -> list[Cell]:
+def _block_cells(
+    model: str,
+    config: ModelConfig,
+    tasks: Sequence[Task],
+    wanted: Wanted,
+    adapter: str | None,
+    peers: list[Contender],
+    sampling_peers: list[Contender],
+) -> list[Cell]:
     schedules = _schedules(config, wanted)
     drafting = [s for s in schedules if s != "autoregressive"]
     cells = []
@@ -167,8 +189,7 @@ def _block_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted:
         if "greedy" in wanted.modes:
             cells.append(_cell("main", model, task, 0.0, [*ours, *peers], wanted))
         if sampled := [mode for mode in wanted.modes if mode != "greedy"]:
-            each = [_verified(c, mode) for mode in sampled for c in ours
-                    if mode != "match" or c.schedule in _MATCHED]
+            each = [_verified(c, mode) for mode in sampled for c in ours if mode != "match" or c.schedule in _MATCHED]
             beside = sampling_peers if "rejection" in sampled else []
             cells.append(_cell("main", model, task, 1.0, [*each, *beside], wanted))
     if adapter is not None and "greedy" in wanted.modes and drafting:
@@ -188,8 +209,12 @@ def _ordered_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wante
     cells = []
     for task in tasks:
         for order in wanted.orders:
-            ours = [Contender(f"{s}, W={w}", s, window=w, order=order) for w in windows for s in schedules
-                    if s not in ("native", "autoregressive") or order == "left_to_right"]
+            ours = [
+                Contender(f"{s}, W={w}", s, window=w, order=order)
+                for w in windows
+                for s in schedules
+                if s not in ("native", "autoregressive") or order == "left_to_right"
+            ]
             sampling = [c for c in ours if c.schedule != "native"]
             if "greedy" in wanted.modes and ours:
                 cells.append(_cell("main", model, task, 0.0, ours, wanted, order=order))
@@ -200,13 +225,34 @@ def _ordered_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wante
     return cells
 
 
-def _cell(study: str, model: str, task: Task, temperature: float, contenders: Sequence[Contender], wanted: Wanted, *,
-          order: str | None = None, most: int | None = None, cap: int | None = None, repeats: int | None = None) -> Cell:
+def _cell(
+    study: str,
+    model: str,
+    task: Task,
+    temperature: float,
+    contenders: Sequence[Contender],
+    wanted: Wanted,
+    *,
+    order: str | None = None,
+    most: int | None = None,
+    cap: int | None = None,
+    repeats: int | None = None,
+) -> Cell:
     """A cell with the task's own cap and repetitions, where nothing else was asked for."""
     prompts = task.prompts[: wanted.limit][:most]
     caps = [one for one in (wanted.cap or task.max_new_tokens, cap) if one is not None]
-    return Cell(study, model, task.name, temperature, tuple(contenders), prompts=len(prompts), digest=digest(prompts),
-                cap=min(caps), repeats=repeats or wanted.repeats or task.repeats(temperature), order=order)
+    return Cell(
+        study,
+        model,
+        task.name,
+        temperature,
+        tuple(contenders),
+        prompts=len(prompts),
+        digest=digest(prompts),
+        cap=min(caps),
+        repeats=repeats or wanted.repeats or task.repeats(temperature),
+        order=order,
+    )
 
 
 def digest(prompts: Sequence[Prompt]) -> str:

@@ -113,8 +113,10 @@ def read_run(path: Path) -> Run | None:
                     run.take(record)
             except (ValueError, KeyError, TypeError) as error:
                 what = "the plan of a run" if number == 1 else "a record"
-                raise ValueError(f"{path} line {number} is not {what}: repair or remove the line, or give another output "
-                                 "folder; nothing was written") from error
+                raise ValueError(
+                    f"{path} line {number} is not {what}: repair or remove the line, or give another output "
+                    "folder; nothing was written"
+                ) from error
     if run is not None:
         run.size = size
     return run
@@ -135,8 +137,10 @@ class Recorder:
         if self.path.exists() and not overwrite:
             run = read_run(self.path)
             if run is not None and run.plan != plan:
-                raise ValueError(f"{self.path} holds the records of another run, which differs in {_difference(run.plan, plan)}: "
-                                 "give another output folder, or --overwrite to replace them")
+                raise ValueError(
+                    f"{self.path} holds the records of another run, which differs in {_difference(run.plan, plan)}: "
+                    "give another output folder, or --overwrite to replace them"
+                )
         folder.mkdir(parents=True, exist_ok=True)
         self.resumed = run is not None
         self.run = run or Run(plan)
@@ -178,10 +182,13 @@ def recording(folder: Path, plan: Mapping[str, Any], overwrite: bool = False) ->
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Which entries of two plans differ, with their values where these are short."""
+
     def shown(plan: Mapping[str, Any], name: str) -> str:
         text = json.dumps(plan.get(name))
         return text if len(text) <= 60 else "..."
 
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} ({shown(old, name)} there, {shown(new, name)} here)" if shown(old, name) != shown(new, name)
-                     else name for name in names)
+    return ", ".join(
+        f"{name} ({shown(old, name)} there, {shown(new, name)} here)" if shown(old, name) != shown(new, name) else name
+        for name in names
+    )

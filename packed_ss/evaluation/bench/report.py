@@ -60,21 +60,30 @@ def _text(run: Run, summaries: Sequence[Summary], tables: Sequence[Table], drawn
 def _about(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """What the tables were measured on and how, a line each."""
     starts = [note for note in run.notes if note.get("what") == "start"]
-    lines = ["Batch 1, contenders in turns within each prompt. Wall time includes prefill and all decoding work; every forward "
-             "is one NFE, prompt and first proposal together one, also at temperature 1; rates are of totals; brackets are 95 % "
-             "percentile intervals of 20,000 paired resamples over prompts, and say nothing of the machine's noise."]
+    lines = [
+        "Batch 1, contenders in turns within each prompt. Wall time includes prefill and all decoding work; every forward "
+        "is one NFE, prompt and first proposal together one, also at temperature 1; rates are of totals; brackets are 95 % "
+        "percentile intervals of 20,000 paired resamples over prompts, and say nothing of the machine's noise."
+    ]
     if starts:
         first: dict[str, Any] = starts[0]["environment"]
         kernels = sorted(set(first["kernels"].values()))
-        lines += ["", f"{first['machine']}, {run.plan['threads']} of {first['cores']} cores, {run.plan['dtype']}, "
-                  f"torch {first['torch']}, transformers {first['transformers']}, {' and '.join(kernels)} kernels; load average "
-                  "at the start "
-                  + ", ".join(str(start["environment"]["load_average"]) for start in starts) + "."]
+        lines += [
+            "",
+            f"{first['machine']}, {run.plan['threads']} of {first['cores']} cores, {run.plan['dtype']}, "
+            f"torch {first['torch']}, transformers {first['transformers']}, {' and '.join(kernels)} kernels; load average "
+            "at the start " + ", ".join(str(start["environment"]["load_average"]) for start in starts) + ".",
+        ]
         if len(starts) > 1:
             lines += ["", f"The run was stopped and continued {len(starts) - 1} times."]
     separate = any(response.timed for response in run.responses.values())
-    lines += ["", "Model time is that of responses of their own, which wait for every replay; non-model time is the others' "
-              "wall time minus it." if separate else "Model time is taken inside the same responses, around each forward."]
+    lines += [
+        "",
+        "Model time is that of responses of their own, which wait for every replay; non-model time is the others' "
+        "wall time minus it."
+        if separate
+        else "Model time is taken inside the same responses, around each forward.",
+    ]
     if left := sum(s.incomplete for s in summaries):
         lines += ["", f"The run is not finished: {left} prompts that some contender has not decoded are left out."]
     return lines

@@ -69,11 +69,18 @@ def peers_of(model: Transformer) -> tuple[list[str], list[str], dict[str, str]]:
 def environment(device: str) -> dict[str, Any]:
     """What the records were made with and on."""
     on_gpu = device.startswith("cuda")
-    return {"packed_ss": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
-            "python": platform.python_version(), "threads": torch.get_num_threads(), "kernels": ops.kernels(device.split(":")[0]),
-            "machine": torch.cuda.get_device_name() if on_gpu else f"CPU ({torch.backends.cpu.get_cpu_capability()})",
-            "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2),
-            **({"cuda": cuda.info()} if on_gpu else {})}
+    return {
+        "packed_ss": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "kernels": ops.kernels(device.split(":")[0]),
+        "machine": torch.cuda.get_device_name() if on_gpu else f"CPU ({torch.backends.cpu.get_cpu_capability()})",
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+        **({"cuda": cuda.info()} if on_gpu else {}),
+    }
 
 
 def keys_of(cell: Cell) -> Iterator[tuple[int, int, Contender]]:
@@ -89,6 +96,7 @@ def resolved(cell: Cell, run: Run) -> Cell:
 
     Raises ValueError where the run holds no probe of a schedule.
     """
+
     def size(contender: Contender) -> int:
         totals: dict[int, list[float]] = {}
         for r in run.responses.values():
@@ -106,8 +114,9 @@ def resolved(cell: Cell, run: Run) -> Cell:
     return replace(cell, contenders=tuple(chosen))
 
 
-def run_cell(cell: Cell, task: Task, models: Models, recorder: Recorder, seed: int,
-             progress: Callable[[], None] = lambda: None) -> None:
+def run_cell(
+    cell: Cell, task: Task, models: Models, recorder: Recorder, seed: int, progress: Callable[[], None] = lambda: None
+) -> None:
     """Decodes what of a cell the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
     cell = resolved(cell, recorder.run)
     tokenizer = models.tokenizer(cell.model)
@@ -132,12 +141,29 @@ def run_cell(cell: Cell, task: Task, models: Models, recorder: Recorder, seed: i
                 out = (made.generate_timed if timed else made.generate)(prompts[i], cell.cap, cell.temperature, own)
                 text = tokenizer.decode(out.tokens, skip_special_tokens=True)
                 score = None if timed else task.score(asked[i], text)
-                recorder.add(Response(
-                    cell=cell.name, contender=contender.name, prompt=asked[i].id, repeat=repeat, seed=own,
-                    schedule=contender.schedule, block_size=contender.block_size, window=contender.window, rows=made.rows,
-                    tokens=len(out.tokens), nfe=out.nfe, advances=out.advances, seconds=out.seconds,
-                    model_seconds=out.model_seconds, first_model_seconds=out.first_model_seconds,
-                    finish_reason=out.finish_reason, text=text, score=None if score is None else float(score), timed=timed))
+                recorder.add(
+                    Response(
+                        cell=cell.name,
+                        contender=contender.name,
+                        prompt=asked[i].id,
+                        repeat=repeat,
+                        seed=own,
+                        schedule=contender.schedule,
+                        block_size=contender.block_size,
+                        window=contender.window,
+                        rows=made.rows,
+                        tokens=len(out.tokens),
+                        nfe=out.nfe,
+                        advances=out.advances,
+                        seconds=out.seconds,
+                        model_seconds=out.model_seconds,
+                        first_model_seconds=out.first_model_seconds,
+                        finish_reason=out.finish_reason,
+                        text=text,
+                        score=None if score is None else float(score),
+                        timed=timed,
+                    )
+                )
         progress()
 
 
@@ -145,8 +171,13 @@ def _engine(contender: Contender, model: Transformer, max_length: int) -> Engine
     return make_peer(contender.schedule, model, max_length) if contender.peer else Ours(model, contender, max_length)
 
 
-def run_plan(plan: Plan, tasks: Callable[[Cell], Task], models: Models, recorder: Recorder,
-             progress: Callable[[str, int | None], None] = lambda what, total: None) -> None:
+def run_plan(
+    plan: Plan,
+    tasks: Callable[[Cell], Task],
+    models: Models,
+    recorder: Recorder,
+    progress: Callable[[str, int | None], None] = lambda what, total: None,
+) -> None:
     """Everything that the records of a plan lack.
 
     ``progress(what, total)``: a cell of so many responses begins; ``progress(what, None)``: one of them is there.

@@ -14,8 +14,19 @@ from .plan import Cell, Contender, Plan
 from .records import Response, Run
 
 #: What is added up of a prompt's responses.
-STATISTICS = ("responses", "tokens", "nfe", "seconds", "score", "scored", "model", "first_model", "modelled", "modelled_nfe",
-              "modelled_seconds")
+STATISTICS = (
+    "responses",
+    "tokens",
+    "nfe",
+    "seconds",
+    "score",
+    "scored",
+    "model",
+    "first_model",
+    "modelled",
+    "modelled_nfe",
+    "modelled_seconds",
+)
 
 #: A statistic of totals: rows are `STATISTICS`, columns are resamples (or one column: the sample itself).
 Statistic = Callable[["Sums"], NDArray[np.float64]]
@@ -84,6 +95,7 @@ class Summary:
 
     def like(self, schedule: str, other: Contender) -> Contender | None:
         """The contender that differs from ``other`` in its schedule alone (and in its block size: each has its own)."""
+
         def rest(c: Contender) -> tuple:
             return c.window, c.order, c.verification, c.adapter, c.peer
 

@@ -23,13 +23,44 @@ Row = dict[str, Any]
 
 #: Every column that a table can have, with how its numbers look.
 FORMATS: dict[str, str] = {
-    "model": "", "task": "", "schedule": "", "weights": "", "verification": "", "order": "", "baseline": "", "peer": "",
-    "note": "", "temperature": "g", "B": "d", "W": "d", "rows/call": "d", "prompts": "d", "responses": "d",
-    "accuracy": ".1%", "tokens": ".1f", "wall (s)": ".4f", "NFE": ".2f", "tokens/NFE": ".3f", "ms/NFE": ".3f", "tokens/s": ".1f",
-    "model (s)": ".4f", "non-model (s)": ".4f", "iterations": ".2f", "rows selected": "d", "rows evaluated": "d",
-    "model ms/iteration, base": ".3f", "model ms/iteration, LoRA": ".3f", "wall difference (s)": ".4f", "throughput ratio": ".3f",
-    "tokens/NFE ratio": ".3f", "time/NFE ratio": ".3f", "accuracy difference (points)": ".2f", "accuracy of packed": ".1%",
-    "accuracy of baseline": ".1%", "same text as autoregressive": "", "tokens/s, × transformers": ".2f",
+    "model": "",
+    "task": "",
+    "schedule": "",
+    "weights": "",
+    "verification": "",
+    "order": "",
+    "baseline": "",
+    "peer": "",
+    "note": "",
+    "temperature": "g",
+    "B": "d",
+    "W": "d",
+    "rows/call": "d",
+    "prompts": "d",
+    "responses": "d",
+    "accuracy": ".1%",
+    "tokens": ".1f",
+    "wall (s)": ".4f",
+    "NFE": ".2f",
+    "tokens/NFE": ".3f",
+    "ms/NFE": ".3f",
+    "tokens/s": ".1f",
+    "model (s)": ".4f",
+    "non-model (s)": ".4f",
+    "iterations": ".2f",
+    "rows selected": "d",
+    "rows evaluated": "d",
+    "model ms/iteration, base": ".3f",
+    "model ms/iteration, LoRA": ".3f",
+    "wall difference (s)": ".4f",
+    "throughput ratio": ".3f",
+    "tokens/NFE ratio": ".3f",
+    "time/NFE ratio": ".3f",
+    "accuracy difference (points)": ".2f",
+    "accuracy of packed": ".1%",
+    "accuracy of baseline": ".1%",
+    "same text as autoregressive": "",
+    "tokens/s, × transformers": ".2f",
     "accepted drafts/call": ".2f",
 }
 _ABSOLUTE = ("accuracy", "tokens", "wall (s)", "NFE", "tokens/NFE", "ms/NFE", "tokens/s")
@@ -56,8 +87,12 @@ class Table:
 
     def markdown(self) -> str:
         """The title and a table; intervals as value [low, high], the fastest in bold, what is not there as a dash."""
-        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |",
-                 "|" + "|".join("---:" if FORMATS[c] else "---" for c in self.columns) + "|"]
+        lines = [
+            f"**{self.title}**",
+            "",
+            "| " + " | ".join(self.columns) + " |",
+            "|" + "|".join("---:" if FORMATS[c] else "---" for c in self.columns) + "|",
+        ]
         for i, cells in enumerate(self.cells()):
             bold = [c == "tokens/s" and i in self.best for c in self.columns]
             lines.append("| " + " | ".join(f"**{cell}**" if b else cell for cell, b in zip(cells, bold, strict=True)) + " |")
@@ -109,48 +144,165 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
     ordered_cold = [s for s in ordered if not s.cell.temperature]
     lora = [s for s in summaries if s.cell.study == "lora"]
     tables = [
-        _table("table-03-block-size-probe", "Table 3: block-size probe",
-               ("model", "task", "schedule", "B", "rows/call", "tokens", "NFE", "wall (s)", "tokens/s", "accuracy"),
-               [s for s in summaries if s.cell.study == "probe"], absolute_rows, group=("model", "schedule")),
-        _table("table-04-lora", "Table 4: proposal-only LoRA",
-               ("model", "task", "schedule", "weights", "B", "accuracy", "tokens", "NFE", "model (s)", "non-model (s)",
-                "wall (s)", "tokens/s"), lora, lora_rows, group=("model", "task", "weights")),
-        _table("table-05-lora-iteration", "Table 5: model time per iteration with proposal-only LoRA",
-               ("model", "task", "schedule", "B", "iterations", "rows selected", "rows evaluated", "model ms/iteration, base",
-                "model ms/iteration, LoRA"), lora, lora_iteration_rows),
-        _table("table-06-absolute-greedy", "Table 6: absolute measurements at temperature 0",
-               ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE), cold, own_rows),
-        _table("table-07-absolute-sampling", "Table 7: absolute measurements at temperature 1",
-               ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE), warm, own_rows),
-        _table("table-08-ordered-left-to-right", "Table 8: ordered models, left to right and native",
-               ("model", "task", "W", "schedule", "rows/call", *_ABSOLUTE),
-               [s for s in ordered_cold if s.cell.order == "left_to_right"], own_rows, group=("model", "task", "W")),
-        _table("table-09-ordered-orders", "Table 9: ordered models by verification order",
-               ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE), ordered_cold, own_rows,
-               group=("model", "task", "W", "order")),
-        _table("table-09b-ordered-sampling", "Ordered models at temperature 1 (not in the paper)",
-               ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE), [s for s in ordered if s.cell.temperature],
-               own_rows, group=("model", "task", "W", "order")),
-        _table("table-10-ordered-paired", "Table 10: ordered models, packed against each baseline",
-               ("model", "task", "W", "order", "baseline", "temperature", *_PAIRED), ordered, paired_rows),
-        _table("table-11-accuracy-paired", "Table 11: paired accuracy differences, packed minus baseline",
-               ("model", "task", "temperature", "W", "order", "baseline", "accuracy of packed", "accuracy of baseline",
-                "accuracy difference (points)"), main, accuracy_rows),
-        _table("table-12-paired-greedy", "Table 12: packed against each baseline at temperature 0",
-               ("model", "task", "baseline", *_PAIRED), cold, paired_rows),
-        _table("table-13-paired-sampling", "Table 13: packed against each baseline at temperature 1",
-               ("model", "task", "baseline", *_PAIRED), warm, paired_rows),
-        _table("peers", "What one would use instead, on the same weights",
-               ("model", "task", "temperature", "peer", "B", "same text as autoregressive", "tokens", "NFE", "tokens/NFE",
-                "tokens/s", "tokens/s, × transformers", "note"), block, peer_rows, group=("model", "task", "temperature")),
-        _table("acceptance", "Acceptance by verification at temperature 1",
-               ("model", "task", "schedule", "verification", "B", "tokens/NFE", "accepted drafts/call", "tokens/s", "accuracy"),
-               warm, acceptance_rows, group=()),
+        _table(
+            "table-03-block-size-probe",
+            "Table 3: block-size probe",
+            ("model", "task", "schedule", "B", "rows/call", "tokens", "NFE", "wall (s)", "tokens/s", "accuracy"),
+            [s for s in summaries if s.cell.study == "probe"],
+            absolute_rows,
+            group=("model", "schedule"),
+        ),
+        _table(
+            "table-04-lora",
+            "Table 4: proposal-only LoRA",
+            (
+                "model",
+                "task",
+                "schedule",
+                "weights",
+                "B",
+                "accuracy",
+                "tokens",
+                "NFE",
+                "model (s)",
+                "non-model (s)",
+                "wall (s)",
+                "tokens/s",
+            ),
+            lora,
+            lora_rows,
+            group=("model", "task", "weights"),
+        ),
+        _table(
+            "table-05-lora-iteration",
+            "Table 5: model time per iteration with proposal-only LoRA",
+            (
+                "model",
+                "task",
+                "schedule",
+                "B",
+                "iterations",
+                "rows selected",
+                "rows evaluated",
+                "model ms/iteration, base",
+                "model ms/iteration, LoRA",
+            ),
+            lora,
+            lora_iteration_rows,
+        ),
+        _table(
+            "table-06-absolute-greedy",
+            "Table 6: absolute measurements at temperature 0",
+            ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE),
+            cold,
+            own_rows,
+        ),
+        _table(
+            "table-07-absolute-sampling",
+            "Table 7: absolute measurements at temperature 1",
+            ("model", "task", "schedule", "B", "rows/call", *_ABSOLUTE),
+            warm,
+            own_rows,
+        ),
+        _table(
+            "table-08-ordered-left-to-right",
+            "Table 8: ordered models, left to right and native",
+            ("model", "task", "W", "schedule", "rows/call", *_ABSOLUTE),
+            [s for s in ordered_cold if s.cell.order == "left_to_right"],
+            own_rows,
+            group=("model", "task", "W"),
+        ),
+        _table(
+            "table-09-ordered-orders",
+            "Table 9: ordered models by verification order",
+            ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE),
+            ordered_cold,
+            own_rows,
+            group=("model", "task", "W", "order"),
+        ),
+        _table(
+            "table-09b-ordered-sampling",
+            "Ordered models at temperature 1 (not in the paper)",
+            ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE),
+            [s for s in ordered if s.cell.temperature],
+            own_rows,
+            group=("model", "task", "W", "order"),
+        ),
+        _table(
+            "table-10-ordered-paired",
+            "Table 10: ordered models, packed against each baseline",
+            ("model", "task", "W", "order", "baseline", "temperature", *_PAIRED),
+            ordered,
+            paired_rows,
+        ),
+        _table(
+            "table-11-accuracy-paired",
+            "Table 11: paired accuracy differences, packed minus baseline",
+            (
+                "model",
+                "task",
+                "temperature",
+                "W",
+                "order",
+                "baseline",
+                "accuracy of packed",
+                "accuracy of baseline",
+                "accuracy difference (points)",
+            ),
+            main,
+            accuracy_rows,
+        ),
+        _table(
+            "table-12-paired-greedy",
+            "Table 12: packed against each baseline at temperature 0",
+            ("model", "task", "baseline", *_PAIRED),
+            cold,
+            paired_rows,
+        ),
+        _table(
+            "table-13-paired-sampling",
+            "Table 13: packed against each baseline at temperature 1",
+            ("model", "task", "baseline", *_PAIRED),
+            warm,
+            paired_rows,
+        ),
+        _table(
+            "peers",
+            "What one would use instead, on the same weights",
+            (
+                "model",
+                "task",
+                "temperature",
+                "peer",
+                "B",
+                "same text as autoregressive",
+                "tokens",
+                "NFE",
+                "tokens/NFE",
+                "tokens/s",
+                "tokens/s, × transformers",
+                "note",
+            ),
+            block,
+            peer_rows,
+            group=("model", "task", "temperature"),
+        ),
+        _table(
+            "acceptance",
+            "Acceptance by verification at temperature 1",
+            ("model", "task", "schedule", "verification", "B", "tokens/NFE", "accepted drafts/call", "tokens/s", "accuracy"),
+            warm,
+            acceptance_rows,
+            group=(),
+        ),
     ]
     for i, table in enumerate(tables):
         if table.name == "peers" and table.rows:
-            missing = [{"model": model, "peer": ", ".join(p for p in reasons if reasons[p] == why), "note": f"not run: {why}"}
-                       for model, reasons in (obstacles or {}).items() for why in dict.fromkeys(reasons.values())]
+            missing = [
+                {"model": model, "peer": ", ".join(p for p in reasons if reasons[p] == why), "note": f"not run: {why}"}
+                for model, reasons in (obstacles or {}).items()
+                for why in dict.fromkeys(reasons.values())
+            ]
             tables[i] = replace(table, rows=[*table.rows, *missing])
     return [table for table in tables if table.rows]
 
@@ -158,8 +310,14 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
 _PAIRED = ("wall difference (s)", "throughput ratio", "tokens/NFE ratio", "time/NFE ratio")
 
 
-def _table(name: str, title: str, columns: tuple[str, ...], summaries: Sequence[Summary],
-           make: Callable[[Summary], Iterator[Row]], group: tuple[str, ...] = ("model", "task")) -> Table:
+def _table(
+    name: str,
+    title: str,
+    columns: tuple[str, ...],
+    summaries: Sequence[Summary],
+    make: Callable[[Summary], Iterator[Row]],
+    group: tuple[str, ...] = ("model", "task"),
+) -> Table:
     rows = [row for summary in summaries for row in make(summary)]
     best: dict[tuple, int] = {}
     for i, row in enumerate(rows):
@@ -175,14 +333,25 @@ def absolute_rows(summary: Summary, contenders: Sequence[Contender] | None = Non
     for c in summary.contenders if contenders is None else contenders:
         total, split = summary.sums(c), model_wall(summary, c)
         yield _cell(summary) | {
-            "schedule": schedule_name(c), "verification": c.verification, "weights": "LoRA" if c.adapter else "base",
-            "order": None if c.schedule == "native" else c.order, "W": c.window, "rows/call": summary.rows(c),
-            "B": None if c.schedule == "autoregressive" else summary.block_size(c), "prompts": len(summary.prompts),
-            "responses": int(total.responses[0]), "accuracy": summary.value(c, sums.accuracy),
-            "tokens": float(total.rate("tokens", "responses")[0]), "wall (s)": summary.value(c, sums.wall),
-            "NFE": float(total.rate("nfe", "responses")[0]), "tokens/NFE": summary.value(c, sums.tokens_per_nfe),
-            "ms/NFE": 1e3 * summary.value(c, sums.seconds_per_nfe), "tokens/s": summary.value(c, sums.tokens_per_second),
-            "model (s)": split and split[0], "non-model (s)": split and split[1]}
+            "schedule": schedule_name(c),
+            "verification": c.verification,
+            "weights": "LoRA" if c.adapter else "base",
+            "order": None if c.schedule == "native" else c.order,
+            "W": c.window,
+            "rows/call": summary.rows(c),
+            "B": None if c.schedule == "autoregressive" else summary.block_size(c),
+            "prompts": len(summary.prompts),
+            "responses": int(total.responses[0]),
+            "accuracy": summary.value(c, sums.accuracy),
+            "tokens": float(total.rate("tokens", "responses")[0]),
+            "wall (s)": summary.value(c, sums.wall),
+            "NFE": float(total.rate("nfe", "responses")[0]),
+            "tokens/NFE": summary.value(c, sums.tokens_per_nfe),
+            "ms/NFE": 1e3 * summary.value(c, sums.seconds_per_nfe),
+            "tokens/s": summary.value(c, sums.tokens_per_second),
+            "model (s)": split and split[0],
+            "non-model (s)": split and split[1],
+        }
 
 
 def _cell(summary: Summary) -> Row:
@@ -216,9 +385,14 @@ def lora_iteration_rows(summary: Summary) -> Iterator[Row]:
             b = summary.block_size(c) or 0
             rows = b * b if c.schedule == "quadratic" else b
             yield _cell(summary) | {
-                "schedule": c.schedule, "B": b, "iterations": _iterations(summary, c)[0], "rows selected": rows,
-                "rows evaluated": rows, "model ms/iteration, LoRA": _iterations(summary, c)[1],
-                "model ms/iteration, base": None if base is None else _iterations(summary, base)[1]}
+                "schedule": c.schedule,
+                "B": b,
+                "iterations": _iterations(summary, c)[0],
+                "rows selected": rows,
+                "rows evaluated": rows,
+                "model ms/iteration, LoRA": _iterations(summary, c)[1],
+                "model ms/iteration, base": None if base is None else _iterations(summary, base)[1],
+            }
 
 
 def _iterations(summary: Summary, c: Contender) -> tuple[float, float]:
@@ -243,11 +417,14 @@ def paired_rows(summary: Summary) -> Iterator[Row]:
     """Wall time, packed minus baseline, and ratios packed / baseline, with 95 % paired intervals."""
     for packed, base in pairs(summary):
         yield _cell(summary) | {
-            "W": packed.window, "order": summary.cell.order, "baseline": base.schedule,
+            "W": packed.window,
+            "order": summary.cell.order,
+            "baseline": base.schedule,
             "wall difference (s)": summary.difference(sums.wall, packed, base),
             "throughput ratio": summary.ratio(sums.tokens_per_second, packed, base),
             "tokens/NFE ratio": summary.ratio(sums.tokens_per_nfe, packed, base),
-            "time/NFE ratio": summary.ratio(sums.seconds_per_nfe, packed, base)}
+            "time/NFE ratio": summary.ratio(sums.seconds_per_nfe, packed, base),
+        }
 
 
 def accuracy_rows(summary: Summary) -> Iterator[Row]:
@@ -256,10 +433,13 @@ def accuracy_rows(summary: Summary) -> Iterator[Row]:
         if summary.sums(packed).scored[0]:
             difference = summary.difference(sums.accuracy, packed, base)
             yield _cell(summary) | {
-                "W": packed.window, "order": summary.cell.order, "baseline": base.schedule,
+                "W": packed.window,
+                "order": summary.cell.order,
+                "baseline": base.schedule,
                 "accuracy of packed": summary.value(packed, sums.accuracy),
                 "accuracy of baseline": summary.value(base, sums.accuracy),
-                "accuracy difference (points)": Interval(*(100 * part for part in difference))}
+                "accuracy difference (points)": Interval(*(100 * part for part in difference)),
+            }
 
 
 def peer_rows(summary: Summary) -> Iterator[Row]:
@@ -272,9 +452,11 @@ def peer_rows(summary: Summary) -> Iterator[Row]:
         own = summary.responses[c.name]
         same = sum(texts.get((r.prompt, r.repeat)) == r.text for r in own)
         comparable = plain is not None and not summary.cell.temperature
-        yield row | {"peer": c.name if c.peer else f"ours: {c.name}",
-                     "same text as autoregressive": f"{same}/{len(own)}" if comparable else None,
-                     "tokens/s, × transformers": base and summary.ratio(sums.tokens_per_second, c, base)}
+        yield row | {
+            "peer": c.name if c.peer else f"ours: {c.name}",
+            "same text as autoregressive": f"{same}/{len(own)}" if comparable else None,
+            "tokens/s, × transformers": base and summary.ratio(sums.tokens_per_second, c, base),
+        }
 
 
 def acceptance_rows(summary: Summary) -> Iterator[Row]:

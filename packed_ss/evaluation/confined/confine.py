@@ -16,25 +16,75 @@ import struct
 #: System call numbers: (x86-64, AArch64), None where there is none.
 _DENIED: dict[str, tuple[int | None, int | None]] = {
     # processes and threads, other programs, other namespaces
-    "clone": (56, 220), "fork": (57, None), "vfork": (58, None), "clone3": (435, 435), "execve": (59, 221),
-    "execveat": (322, 281), "unshare": (272, 97), "setns": (308, 268),
+    "clone": (56, 220),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "clone3": (435, 435),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "unshare": (272, 97),
+    "setns": (308, 268),
     # other processes
-    "kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440), "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "setpriority": (141, 140), "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
-    "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
     # network, and whatever else reaches outside or evades the limits
-    "socket": (41, 198), "socketpair": (53, 199), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "memfd_create": (319, 279),
-    "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
     # changes of files that Landlock does not watch
-    "truncate": (76, 45), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
-    "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None),
-    "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
+    "truncate": (76, 45),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
 }
 #: Allowed on the process itself only: its id must be the first argument, or for the second kind 0.
 _OWN = {"tgkill": (234, 131), "prlimit64": (302, 261)}
@@ -71,9 +121,14 @@ def confine(folder: str, *, cpu_seconds: int, memory: int, file_size: int) -> No
 
 
 def _limit(cpu_seconds: int, memory: int, file_size: int) -> None:
-    for kind, soft, hard in ((resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 1), (resource.RLIMIT_AS, memory, memory),
-                             (resource.RLIMIT_FSIZE, file_size, file_size), (resource.RLIMIT_NOFILE, 64, 64),
-                             (resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NPROC, 1, 1)):
+    for kind, soft, hard in (
+        (resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 1),
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_FSIZE, file_size, file_size),
+        (resource.RLIMIT_NOFILE, 64, 64),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NPROC, 1, 1),
+    ):
         most = resource.getrlimit(kind)[1]
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
@@ -96,9 +151,11 @@ def _own_namespaces(folder: str, size: int) -> bool:
         return False
     private, recursive, read_only = 1 << 18, 1 << 14, struct.pack("4Q", 1, 0, 0, 0)
     options = f"size={size},mode=700".encode()
-    return not (_libc.mount(b"none", b"/", None, ctypes.c_ulong(private | recursive), None)
-                or _call(_MOUNT_SETATTR, -100, b"/", 0x8000, read_only, len(read_only))
-                or _libc.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(6), options))  # 6: nosuid, nodev
+    return not (
+        _libc.mount(b"none", b"/", None, ctypes.c_ulong(private | recursive), None)
+        or _call(_MOUNT_SETATTR, -100, b"/", 0x8000, read_only, len(read_only))
+        or _libc.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(6), options)
+    )  # 6: nosuid, nodev
 
 
 def _drop_capabilities() -> None:
@@ -147,8 +204,14 @@ def _filter_system_calls() -> None:
     me = os.getpid()
     for name, calls in _OWN.items():
         other = [0] if name == "prlimit64" else [me]
-        program += [(equal, 0, 5, calls[column]), (load, 0, 0, 16), (equal, 2, 0, me), (equal, 1, 0, other[0]),
-                    (give, 0, 0, deny), (give, 0, 0, allow)]
+        program += [
+            (equal, 0, 5, calls[column]),
+            (load, 0, 0, 16),
+            (equal, 2, 0, me),
+            (equal, 1, 0, other[0]),
+            (give, 0, 0, deny),
+            (give, 0, 0, allow),
+        ]
     program.append((give, 0, 0, allow))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
     header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
@@ -159,5 +222,4 @@ def _filter_system_calls() -> None:
 def _call(number: int, *arguments: object) -> int:
     """A system call; -1 on failure."""
     _libc.syscall.restype = ctypes.c_long
-    return _libc.syscall(ctypes.c_long(number),
-                         *(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
+    return _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))

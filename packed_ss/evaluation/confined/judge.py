@@ -23,12 +23,14 @@ class AnswerFailed(Exception):
 
 def remote(name: str, incoming: BinaryIO, outgoing: BinaryIO) -> Callable:
     """A function of the answer: its arguments go there, its value comes back, both as plain copies."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         send(outgoing, encode((name, args, kwargs)))
         reply = receive(incoming)
         if "value" not in reply:
             raise AnswerFailed(str(reply["error"])[:80])
         return decode(reply["value"])
+
     return call
 
 

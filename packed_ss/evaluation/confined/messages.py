@@ -28,7 +28,7 @@ def receive(file: BinaryIO) -> Any:
     size = file.read(4)
     if len(size) < 4:
         raise EOFError("the other side has ended")
-    length, = struct.unpack("I", size)
+    (length,) = struct.unpack("I", size)
     if length > MOST_BYTES:
         raise ValueError("a message is too long")
     text = file.read(length)

@@ -28,11 +28,30 @@ def plan(*cells: Cell) -> Plan:
 
 def response(where: Cell, contender: Contender, prompt: str, tokens: int, nfe: int, seconds: float, **changes: Any) -> Response:
     """A response without texts."""
-    values = {"repeat": 0, "seed": 0, "rows": 8, "advances": None, "model_seconds": None, "first_model_seconds": None,
-              "finish_reason": "stop", "text": "", "score": None, "timed": False}
-    return Response(cell=where.name, contender=contender.name, prompt=prompt, schedule=contender.schedule,
-                    block_size=contender.block_size, window=contender.window, tokens=tokens, nfe=nfe, seconds=seconds,
-                    **(values | changes))
+    values = {
+        "repeat": 0,
+        "seed": 0,
+        "rows": 8,
+        "advances": None,
+        "model_seconds": None,
+        "first_model_seconds": None,
+        "finish_reason": "stop",
+        "text": "",
+        "score": None,
+        "timed": False,
+    }
+    return Response(
+        cell=where.name,
+        contender=contender.name,
+        prompt=prompt,
+        schedule=contender.schedule,
+        block_size=contender.block_size,
+        window=contender.window,
+        tokens=tokens,
+        nfe=nfe,
+        seconds=seconds,
+        **(values | changes),
+    )
 
 
 def run_of(where: Plan, responses: Sequence[Response]) -> Run:
@@ -65,5 +84,10 @@ class SmallModels(Models):
 
 def task(prompts: Sequence[str] = ("4 1 7", "2 9 9 5", "6 8"), cap: int = 12) -> Task:
     """Right is what begins with an even token."""
-    return Task("t", cap, [Prompt(f"t/{i}", text, {}) for i, text in enumerate(prompts)], 2,
-                lambda record, text: int(text.split()[0]) % 2 == 0)
+    return Task(
+        "t",
+        cap,
+        [Prompt(f"t/{i}", text, {}) for i, text in enumerate(prompts)],
+        2,
+        lambda record, text: int(text.split()[0]) % 2 == 0,
+    )

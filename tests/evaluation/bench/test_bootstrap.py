@@ -26,8 +26,16 @@ def test_intervals_are_those_of_scipy():
     values = _values(25)
     a, b, c, d = resampled_totals(values, seed=1).T
     ours = percentile_interval(float(_ratio(*values)), (c / d) / (a / b))
-    theirs = stats.bootstrap(tuple(values), _ratio, n_resamples=20_000, paired=True, vectorized=True, method="percentile",
-                             batch=2000, rng=np.random.default_rng(2)).confidence_interval
+    theirs = stats.bootstrap(
+        tuple(values),
+        _ratio,
+        n_resamples=20_000,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        batch=2000,
+        rng=np.random.default_rng(2),
+    ).confidence_interval
     width = theirs.high - theirs.low
     assert abs(ours.low - theirs.low) < 0.04 * width and abs(ours.high - theirs.high) < 0.04 * width
     assert ours.low < ours.value < ours.high and ours.value == pytest.approx(float(_ratio(*values)))

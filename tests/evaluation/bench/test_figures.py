@@ -12,9 +12,15 @@ from packed_ss.evaluation.bench.summary import summarise
 
 from .made import CONTENDERS, cell, plan, response, run_of
 
-LATENCY = {"m": {"model": "m", "prefix": 9, "mask": "packed", "points": [
-    {"rows": n, "median_ms": 1 + n, "p25_ms": 0.9 + n, "p75_ms": 1.2 + n} for n in (1, 4, 8)],
-    "fits": [{"rows": [1, 8], "tau_ms": 1.0, "delta_ms": 1.0}]}}
+LATENCY = {
+    "m": {
+        "model": "m",
+        "prefix": 9,
+        "mask": "packed",
+        "points": [{"rows": n, "median_ms": 1 + n, "p25_ms": 0.9 + n, "p75_ms": 1.2 + n} for n in (1, 4, 8)],
+        "fits": [{"rows": [1, 8], "tau_ms": 1.0, "delta_ms": 1.0}],
+    }
+}
 
 
 def test_acceptance_counts_what_was_tested():
@@ -32,8 +38,23 @@ def _files(tmp_path: Path) -> dict[str, Path]:
     kinds = [Contender(f"{s}, W=8", s, window=8, order="left_to_right") for s in ("native", "linear", "packed")]
     ordered = cell(contenders=kinds, order="left_to_right", model="o")
     cells = (cell(), warm, ordered)
-    made = [response(where, c, prompt, 40, 12, 1.0 + 0.1 * i, score=1.0, model_seconds=0.8, first_model_seconds=0.1,
-                     advances=[1] + [2, 1] * 20) for where in cells for i, c in enumerate(where.contenders) for prompt in "ab"]
+    made = [
+        response(
+            where,
+            c,
+            prompt,
+            40,
+            12,
+            1.0 + 0.1 * i,
+            score=1.0,
+            model_seconds=0.8,
+            first_model_seconds=0.1,
+            advances=[1] + [2, 1] * 20,
+        )
+        for where in cells
+        for i, c in enumerate(where.contenders)
+        for prompt in "ab"
+    ]
     summaries = summarise(plan(*cells), run_of(plan(*cells), made))
     return {path.name: path for path in draw_all(summaries, LATENCY, tmp_path)}
 

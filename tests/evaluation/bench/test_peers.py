@@ -29,8 +29,11 @@ def plain(prompt: list[int], cap: int) -> Any:
 
 
 def _peers() -> dict[str, Any]:
-    return {"transformers": TransformersGenerate(MODEL), "prompt-lookup": TransformersGenerate(MODEL, lookup=3),
-            "compiled": CompiledLoop(MODEL, 64, compiled=lambda step: step)}
+    return {
+        "transformers": TransformersGenerate(MODEL),
+        "prompt-lookup": TransformersGenerate(MODEL, lookup=3),
+        "compiled": CompiledLoop(MODEL, 64, compiled=lambda step: step),
+    }
 
 
 @pytest.mark.parametrize("name", _peers())

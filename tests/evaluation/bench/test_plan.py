@@ -24,8 +24,15 @@ def test_a_block_model_gets_probe_greedy_and_sampling_with_peers():
     assert {(c.schedule, c.block_size) for c in probe.contenders} == {(s, b) for s in sizes for b in sizes[s]}
     assert [c.name for c in greedy.contenders] == ["autoregressive", "linear", "quadratic", "packed", "transformers"]
     assert {c.name: c.block_size for c in greedy.contenders}["packed"] is None  # as the probe will say
-    assert [c.name for c in sampled.contenders] == ["autoregressive", "linear", "quadratic", "packed", "linear (match)",
-                                                    "packed (match)", "flashinfer"]
+    assert [c.name for c in sampled.contenders] == [
+        "autoregressive",
+        "linear",
+        "quadratic",
+        "packed",
+        "linear (match)",
+        "packed (match)",
+        "flashinfer",
+    ]
     assert (greedy.repeats, sampled.repeats, greedy.cap, probe.repeats) == (1, 2, 12, 3)
 
 
@@ -33,7 +40,8 @@ def test_an_ordered_model_gets_windows_and_orders():
     cells = model_cells("m", random_set_config(), TASKS, Wanted(), peers=["transformers"])
     assert [c.name for c in cells] == ["main/m/t/T0/left_to_right", "main/m/t/T1/left_to_right", "main/m/t/T0/confidence"]
     assert [c.name for c in cells[0].contenders] == [
-        f"{s}, W=8" for s in ("autoregressive", "native", "linear", "quadratic", "packed")]
+        f"{s}, W=8" for s in ("autoregressive", "native", "linear", "quadratic", "packed")
+    ]
     assert {c.schedule for c in cells[1].contenders} == {"autoregressive", "linear", "quadratic", "packed"}
     assert [c.schedule for c in cells[2].contenders] == ["linear", "quadratic", "packed"]
     assert all(c.block_size is None and c.window == 8 for one in cells for c in one.contenders)
@@ -45,16 +53,27 @@ def test_what_is_asked_for_is_what_runs():
     assert [(c.name, c.block_size) for c in one.contenders] == [("linear", 8), ("packed", 8)]
     assert (one.prompts, one.repeats, one.cap) == (2, 4, 5)
     lora = model_cells("m", random_config(), TASKS, wanted, adapter="x")[1]
-    assert [(c.name, c.adapter) for c in lora.contenders] == [("linear", None), ("packed", None), ("linear + LoRA", "x"),
-                                                              ("packed + LoRA", "x")]
+    assert [(c.name, c.adapter) for c in lora.contenders] == [
+        ("linear", None),
+        ("packed", None),
+        ("linear + LoRA", "x"),
+        ("packed + LoRA", "x"),
+    ]
 
 
-@pytest.mark.parametrize(("wanted", "message"), [
-    (Wanted(schedules=("fast",)), "schedule is 'fast', but it must be one of autoregressive, linear"),
-    (Wanted(schedules=("native",)), "none of the schedules native is one of a model of the block layout"),
-    (Wanted(modes=("typical",)), "mode is 'typical'"), (Wanted(modes=()), "no mode"),
-    (Wanted(orders=("random",)), "order is 'random'"), (Wanted(block_size=1), "block size is 1"),
-    (Wanted(windows=(0,)), "window is 0"), (Wanted(limit=0), "limit is 0")])
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted(schedules=("fast",)), "schedule is 'fast', but it must be one of autoregressive, linear"),
+        (Wanted(schedules=("native",)), "none of the schedules native is one of a model of the block layout"),
+        (Wanted(modes=("typical",)), "mode is 'typical'"),
+        (Wanted(modes=()), "no mode"),
+        (Wanted(orders=("random",)), "order is 'random'"),
+        (Wanted(block_size=1), "block size is 1"),
+        (Wanted(windows=(0,)), "window is 0"),
+        (Wanted(limit=0), "limit is 0"),
+    ],
+)
 def test_what_there_is_not_is_refused(wanted: Wanted, message: str):
     with pytest.raises(ValueError, match=message):
         model_cells("m", random_config(), TASKS, wanted)

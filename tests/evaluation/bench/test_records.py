@@ -64,8 +64,10 @@ def test_nothing_of_a_long_torn_line_stays_behind_a_short_record(folder: Path):
     assert len(run.responses) == 2 and len(run.notes) == 1 and path.stat().st_size == run.size
 
 
-@pytest.mark.parametrize("wrong", ["{", "[]", "3", '{"kind": "response"}', '{"kind": "strange"}', "",
-                                   '{"kind": "response", "cell": 1, "tokens": "many"}'])
+@pytest.mark.parametrize(
+    "wrong",
+    ["{", "[]", "3", '{"kind": "response"}', '{"kind": "strange"}', "", '{"kind": "response", "cell": 1, "tokens": "many"}'],
+)
 @pytest.mark.parametrize("number", [1, 3, 9])
 def test_a_malformed_line_is_refused_with_its_number(folder: Path, number: int, wrong: str):
     path = folder / FILE

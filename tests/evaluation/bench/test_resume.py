@@ -37,15 +37,15 @@ here.bench(Path(sys.argv[1]))
 
 
 def bench(folder: Path, **options) -> None:
-    run(["tiny"], ["word-problems"], WANTED, folder, latency_seconds=0.0, threads=1, device="cpu", lora=False,
-        **options)
+    run(["tiny"], ["word-problems"], WANTED, folder, latency_seconds=0.0, threads=1, device="cpu", lora=False, **options)
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     bench(whole)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(broken)], capture_output=True, text=True,
-                          cwd=Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(broken)], capture_output=True, text=True, cwd=Path(__file__).parents[3]
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     torn = (broken / FILE).read_bytes()
     assert not torn.endswith(b"\n") and len(read_run(broken / FILE).responses) == 4
@@ -53,8 +53,10 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(tmp_path: Path, capsys: p
     bench(broken)
     assert (broken / FILE).read_bytes().startswith(torn[: torn.rindex(b"\n") + 1])
     assert "going on with the 4 responses" in capsys.readouterr().err
-    texts = [{key: (r.text, r.nfe, r.seed, r.advances) for key, r in read_run(folder / FILE).responses.items()}
-             for folder in (whole, broken)]
+    texts = [
+        {key: (r.text, r.nfe, r.seed, r.advances) for key, r in read_run(folder / FILE).responses.items()}
+        for folder in (whole, broken)
+    ]
     assert texts[0] == texts[1] and len(texts[0]) == 8
     one, other = ([table.csv() for table in write_report(folder, COLUMNS, figures=False)] for folder in (whole, broken))
     assert one == other and len(one) == 5  # 6, 7, 11, 12, 13

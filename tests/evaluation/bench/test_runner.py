@@ -68,8 +68,11 @@ def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_ordered_models_run_by_window_and_order(tmp_path: Path):
     where, records = run(tmp_path, ORDERED, Wanted(windows=(4,), limit=2, cap=6))
     assert len(records.responses) == sum(c.responses for c in where.cells)
-    texts = {(r.prompt, r.text) for r in records.responses.values() if "left_to_right" in r.cell and "T0" in r.cell
-             and r.schedule != "native"}
+    texts = {
+        (r.prompt, r.text)
+        for r in records.responses.values()
+        if "left_to_right" in r.cell and "T0" in r.cell and r.schedule != "native"
+    }
     assert len(texts) == 2  # every lossless schedule has one text per prompt
     tables = {table.name: table for table in all_tables(summarise(where, records))}
     assert {row["rows/call"] for row in tables["table-09-ordered-orders"].rows if row["schedule"] == "packed"} == {1 + 3 * 4}
@@ -79,18 +82,31 @@ def test_ordered_models_run_by_window_and_order(tmp_path: Path):
 def test_block_sizes_follow_the_probe():
     probe = cell("probe", contenders=[Contender(f"{s}, B={b}", s, b) for s in ("linear", "packed") for b in (2, 4, 8)], prompts=1)
     fastest = {"linear": 8, "packed": 4}
-    run_ = run_of(plan(probe), [response(probe, c, "a", 10, 5, 0.5 if fastest[c.schedule] == c.block_size else 1.0)
-                                for c in probe.contenders])
-    main = cell(contenders=[Contender("linear", "linear"), Contender("packed", "packed"), Contender("peer", "peer", peer=True),
-                            Contender("autoregressive", "autoregressive", 2)])
+    run_ = run_of(
+        plan(probe),
+        [response(probe, c, "a", 10, 5, 0.5 if fastest[c.schedule] == c.block_size else 1.0) for c in probe.contenders],
+    )
+    main = cell(
+        contenders=[
+            Contender("linear", "linear"),
+            Contender("packed", "packed"),
+            Contender("peer", "peer", peer=True),
+            Contender("autoregressive", "autoregressive", 2),
+        ]
+    )
     assert [c.block_size for c in resolved(main, run_).contenders] == [8, 4, None, 2]
     with pytest.raises(ValueError, match="quadratic has no block size and no probe"):
         resolved(cell(contenders=[Contender("quadratic", "quadratic")]), run_)
 
 
-@pytest.mark.parametrize(("model", "contender"), [
-    (BLOCK, Contender("packed", "packed", 4)), (BLOCK, Contender("linear", "linear", 4)),
-    (ORDERED, Contender("packed", "packed", window=4, order="confidence"))])
+@pytest.mark.parametrize(
+    ("model", "contender"),
+    [
+        (BLOCK, Contender("packed", "packed", 4)),
+        (BLOCK, Contender("linear", "linear", 4)),
+        (ORDERED, Contender("packed", "packed", window=4, order="confidence")),
+    ],
+)
 def test_model_time_is_the_forwards_alone(monkeypatch: pytest.MonkeyPatch, model: Any, contender: Contender):
     """A clock that only forwards advance, by a second each."""
     now = [0.0]

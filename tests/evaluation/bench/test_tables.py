@@ -22,16 +22,32 @@ AR, LINEAR, PACKED = CONTENDERS
 CELL = cell()
 #: (contender, prompt) -> tokens, NFE, seconds, model seconds, score
 NUMBERS = {
-    (AR, "a"): (30, 30, 3.0, 2.7, 1.0), (AR, "b"): (10, 10, 1.0, 0.9, 0.0),
-    (LINEAR, "a"): (30, 12, 1.5, 1.3, 1.0), (LINEAR, "b"): (10, 8, 0.5, 0.4, 0.0),
-    (PACKED, "a"): (30, 10, 1.2, 1.0, 1.0), (PACKED, "b"): (10, 6, 0.8, 0.6, 1.0),
+    (AR, "a"): (30, 30, 3.0, 2.7, 1.0),
+    (AR, "b"): (10, 10, 1.0, 0.9, 0.0),
+    (LINEAR, "a"): (30, 12, 1.5, 1.3, 1.0),
+    (LINEAR, "b"): (10, 8, 0.5, 0.4, 0.0),
+    (PACKED, "a"): (30, 10, 1.2, 1.0, 1.0),
+    (PACKED, "b"): (10, 6, 0.8, 0.6, 1.0),
 }
 
 
 def responses(where=CELL, numbers=NUMBERS):
-    return [response(where, c, prompt, tokens, nfe, seconds, model_seconds=model, first_model_seconds=0.1, score=score,
-                     text=f"{prompt}", advances=[1, tokens // 2, tokens - tokens // 2 - 1])
-            for (c, prompt), (tokens, nfe, seconds, model, score) in numbers.items()]
+    return [
+        response(
+            where,
+            c,
+            prompt,
+            tokens,
+            nfe,
+            seconds,
+            model_seconds=model,
+            first_model_seconds=0.1,
+            score=score,
+            text=f"{prompt}",
+            advances=[1, tokens // 2, tokens - tokens // 2 - 1],
+        )
+        for (c, prompt), (tokens, nfe, seconds, model, score) in numbers.items()
+    ]
 
 
 def tables_of(where, records, obstacles=None) -> dict[str, Table]:
@@ -86,23 +102,32 @@ def test_incomplete_prompts_are_left_out():
 def test_the_probe_is_grouped_by_schedule():
     sizes = [Contender(f"packed, B={b}", "packed", block_size=b) for b in (2, 4)]
     where = cell("probe", contenders=sizes, prompts=1)
-    records = [response(where, c, "a", 12, 6, seconds, rows=2 * c.block_size)
-               for c, seconds in zip(sizes, (0.3, 0.2), strict=True)]
+    records = [
+        response(where, c, "a", 12, 6, seconds, rows=2 * c.block_size) for c, seconds in zip(sizes, (0.3, 0.2), strict=True)
+    ]
     table = tables_of(plan(where), records)["table-03-block-size-probe"]
-    assert [(row["B"], row["rows/call"], row["tokens/s"]) for row in table.rows] == [(2, 4, pytest.approx(40)),
-                                                                                    (4, 8, pytest.approx(60))]
+    assert [(row["B"], row["rows/call"], row["tokens/s"]) for row in table.rows] == [
+        (2, 4, pytest.approx(40)),
+        (4, 8, pytest.approx(60)),
+    ]
     assert table.best == {1}
 
 
 def test_lora_accounting():
     both = [*CONTENDERS[1:], *(Contender(f"{c.name} + LoRA", c.schedule, block_size=4, adapter="x") for c in CONTENDERS[1:])]
     where = cell("lora", contenders=both, prompts=1)
-    records = [response(where, c, "a", 20, nfe, 1.0, model_seconds=model, first_model_seconds=0.2) for c, nfe, model in
-               zip(both, (9, 7, 7, 6), (0.6, 0.8, 0.8, 0.7), strict=True)]
+    records = [
+        response(where, c, "a", 20, nfe, 1.0, model_seconds=model, first_model_seconds=0.2)
+        for c, nfe, model in zip(both, (9, 7, 7, 6), (0.6, 0.8, 0.8, 0.7), strict=True)
+    ]
     tables = tables_of(plan(where), records)
     rows = tables["table-04-lora"].rows
-    assert [(row["schedule"], row["weights"]) for row in rows] == [("linear", "base"), ("packed", "base"), ("linear", "LoRA"),
-                                                                   ("packed", "LoRA")]
+    assert [(row["schedule"], row["weights"]) for row in rows] == [
+        ("linear", "base"),
+        ("packed", "base"),
+        ("linear", "LoRA"),
+        ("packed", "LoRA"),
+    ]
     assert rows[0]["model (s)"] == 0.6 and rows[0]["non-model (s)"] == pytest.approx(0.4)
     linear, packed = tables["table-05-lora-iteration"].rows
     assert (linear["iterations"], packed["iterations"]) == (3.0, 5.0)  # calls after the first, two to an iteration of linear
@@ -114,8 +139,11 @@ def test_model_time_from_responses_of_their_own():
     records = [response(CELL, c, prompt, 10, 5, 1.0) for c in CONTENDERS for prompt in "ab"]
     (summary,) = summarise(plan(CELL), run_of(plan(CELL), records))
     assert model_wall(summary, PACKED) is None
-    timed = [response(CELL, c, prompt, 10, 5, 9.0, model_seconds=0.7, first_model_seconds=0.1, timed=True)
-             for c in CONTENDERS for prompt in "ab"]
+    timed = [
+        response(CELL, c, prompt, 10, 5, 9.0, model_seconds=0.7, first_model_seconds=0.1, timed=True)
+        for c in CONTENDERS
+        for prompt in "ab"
+    ]
     (summary,) = summarise(plan(CELL), run_of(plan(CELL), records + timed))
     assert model_wall(summary, PACKED) == (pytest.approx(0.7), pytest.approx(0.3))  # their wall time, 9 s, counts for nothing
     assert summary.value(PACKED, tokens_per_second) == 10.0
@@ -133,14 +161,20 @@ def test_peers_and_why_some_are_missing():
 
 
 def test_acceptance_by_verification():
-    both = [Contender("packed", "packed", 4, verification="rejection"),
-            Contender("packed (match)", "packed", 4, verification="match")]
+    both = [
+        Contender("packed", "packed", 4, verification="rejection"),
+        Contender("packed (match)", "packed", 4, verification="match"),
+    ]
     where = cell(temperature=1.0, contenders=both, prompts=1)
-    records = [response(where, c, "a", 9, 4, 1.0, advances=advances) for c, advances in
-               zip(both, ([1, 4, 0, 4], [1, 2, 3, 3]), strict=True)]
+    records = [
+        response(where, c, "a", 9, 4, 1.0, advances=advances)
+        for c, advances in zip(both, ([1, 4, 0, 4], [1, 2, 3, 3]), strict=True)
+    ]
     table = tables_of(plan(where), records)["acceptance"]
     assert [(row["verification"], row["accepted drafts/call"]) for row in table.rows] == [
-        ("rejection", 3.0), ("match", pytest.approx(5 / 3))]
+        ("rejection", 3.0),
+        ("match", pytest.approx(5 / 3)),
+    ]
 
 
 def test_ordered_models_have_tables_of_their_own():
