@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -18,16 +18,20 @@ VERIFICATIONS = ("auto", "greedy", "rejection", "coupled", "match")
 
 @dataclass(frozen=True)
 class Request:
-    """One checked generation request.  ``verification`` is the mode to run; ``seeds`` are signed 64-bit integers."""
+    """One checked generation request of N prompts.
+
+    ``verification`` is the mode to run; ``seeds`` are signed 64-bit integers.  Settings and stops are each prompt's own: stops[i]
+    are the token id lists that end sequence i.
+    """
 
     prompts: list[list[int]]
     max_new_tokens: int
     verification: str
-    temperature: float
-    top_k: int
-    top_p: float
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
     seeds: list[int]
-    stops: list[list[int]]
+    stops: list[list[list[int]]]
 
 
 def check_request(
@@ -56,19 +60,43 @@ def check_request(
             f"a prompt of {longest} tokens and max_new_tokens {new} make {longest + new}, "
             f"but this decoder's max_length is {max_length}"
         )
-    heat = _number("temperature", temperature)
-    if not 0 <= heat <= torch.finfo(torch.float32).max:
-        raise ValueError(f"temperature is {temperature}, but it must be 0 or more, and a float32 number")
-    nucleus = _number("top_p", top_p)
-    if not 0 < nucleus <= 1:
-        raise ValueError(f"top_p is {top_p}, but it must be in (0, 1]")
+    n = len(prompts)
+    heats = _each("temperature", temperature, n, _temperature)
+    top_ks = _each("top_k", top_k, n, lambda name, k: min(whole_number(name, k, least=0), config.vocab_size))
+    top_ps = _each("top_p", top_p, n, _top_p)
     if verification not in VERIFICATIONS:
         raise ValueError(f"verification is {verification!r}, but it must be one of {', '.join(VERIFICATIONS)}")
-    if verification == "greedy" and heat >= GREEDY_BELOW:
+    greedy = max(heats) < GREEDY_BELOW
+    if verification == "greedy" and not greedy:
         raise ValueError(f"verification 'greedy' needs temperature 0, but temperature is {temperature}")
-    mode = "greedy" if heat < GREEDY_BELOW else "rejection" if verification == "auto" else verification
+    mode = "greedy" if greedy else "rejection" if verification == "auto" else verification
     stops = [[token] for token in _eos(eos_token_id, config)] + _stop_sequences(stop_sequences, config.vocab_size)
-    return Request(prompts, new, mode, heat, whole_number("top_k", top_k, least=0), nucleus, _seeds(seed, len(prompts)), stops)
+    return Request(prompts, new, mode, heats, top_ks, top_ps, _seeds(seed, n), [stops] * n)
+
+
+def _each(name: str, value: Any, n: int, check: Callable[[str, Any], Any]) -> list[Any]:
+    """A setting of each of n prompts: from one value for all of them, or one for each."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        if len(value) != n:
+            raise ValueError(f"{name} is {value!r}, but one number or one per prompt ({n}) is needed")
+        return [check(name, one) for one in value]
+    return [check(name, value)] * n
+
+
+def _temperature(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not 0 <= number <= torch.finfo(torch.float32).max:
+        raise ValueError(f"{name} is {value}, but it must be 0 or more, and a float32 number")
+    return number
+
+
+def _top_p(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not 0 < number <= 1:
+        raise ValueError(f"{name} is {value}, but it must be in (0, 1]")
+    return number
 
 
 def whole_number(name: str, value: Any, *, least: int) -> int:

@@ -8,27 +8,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .operands import Operand, operand, operands_of
+
 
 @dataclass(frozen=True)
 class Rows:
-    """One call's input for N sequences of R rows each.
+    """One call's input for N sequences of R rows each, all int32.
 
-    ids [N, R] int32: input tokens.  positions [N, R] int32: logical positions.  slots [N, R] int32: the cache slot that
-    receives each row's key and value.  cache_len [N] int32: cached positions that every row sees.  tail_mask
-    [1 or N, R, words] int32: row r sees slot cache_len + s iff bit s is set.
+    ids [N, R]: input tokens.  positions [N, R]: logical positions.  slots [N, R]: the cache slot that receives each row's key
+    and value.  predicts [N, R]: the position of the token that the row predicts, -1 where nobody asks.  tail_mask [1 or N, R,
+    words]: row r sees slot cache_len + s iff bit s is set.  cache_len [N]: cached positions that every row sees.
     """
 
-    ids: Tensor
-    positions: Tensor
-    slots: Tensor
+    ids: Tensor = operand("N R")
+    positions: Tensor = operand("N R")
+    slots: Tensor = operand("N R")
+    predicts: Tensor = operand("N R")
+    tail_mask: Tensor = operand("N R words")
     cache_len: Tensor
-    tail_mask: Tensor
 
     @classmethod
     def empty(cls, n: int, rows: int, cache_len: Tensor, tail_mask: Tensor) -> Rows:
         """Buffers for a call of this shape, to be filled by a pack operator."""
-        ids, positions, slots = (torch.zeros((n, rows), dtype=torch.int32, device=cache_len.device) for _ in range(3))
-        return cls(ids, positions, slots, cache_len, tail_mask)
+        ids, positions, slots, predicts = (
+            torch.zeros((n, rows), dtype=torch.int32, device=cache_len.device) for _ in range(4)
+        )
+        return cls(ids, positions, slots, predicts, tail_mask, cache_len)
+
+    def operands(self, count: int) -> list[Tensor]:
+        """The first ``count`` tensors, in the order in which operators take them."""
+        return [self.ids, self.positions, self.slots, self.predicts, self.tail_mask][:count]
+
+
+#: What the operators of each layout write: the masks of the ordered layout are made by its operators.
+ORDERED_ROWS: tuple[Operand, ...] = operands_of(Rows)
+BLOCK_ROWS: tuple[Operand, ...] = ORDERED_ROWS[:4]
 
 
 def pack_bits(visible: np.ndarray) -> np.ndarray:

@@ -23,25 +23,49 @@ class Stream(IntEnum):
     TARGET = 2
 
 
-def process(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+def process(logits: Tensor, temperature: Tensor | float, top_k: Tensor | int, top_p: Tensor | float) -> Tensor:
     """Unnormalised log-probabilities of the processed distribution: temperature, then top-k, then top-p.
 
-    logits [..., V] of any float dtype; the result is float32 or better, -inf where filtered, largest value 0.  top_k 0
-    and top_p 1 filter nothing.  Tokens tied with the last kept one are kept.  A row whose maximum is not finite becomes
-    NaN throughout.
+    logits [N, ..., V] of any float dtype; settings: numbers, or tensors [N].  The result is float32 or better, -inf where
+    filtered, largest value 0.  A temperature below `GREEDY_BELOW` keeps the argmax alone, of several the lowest id; top_k 0 and
+    top_p 1 filter nothing.  Tokens tied with the last kept one are kept.  A row whose maximum is not finite becomes NaN
+    throughout.
     """
     x = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    x = (x - x.amax(-1, keepdim=True)) / temperature
-    if 0 < top_k < x.shape[-1]:
-        x = x.masked_fill(x < x.topk(top_k, dim=-1).values[..., -1:], -torch.inf)
-    if top_p < 1.0:
-        ordered = x.sort(dim=-1, descending=True).values
-        mass = ordered.double().exp()
-        mass = mass / mass.sum(-1, keepdim=True)
-        before = torch.nn.functional.pad(mass.cumsum(-1)[..., :-1], (1, 0))
-        kept = (before < top_p).sum(-1, keepdim=True)
-        x = x.masked_fill(x < ordered.gather(-1, (kept - 1).clamp_(min=0)), -torch.inf)
-    return x
+    temperature, top_k, top_p = (_by_sequence(one, x) for one in (temperature, top_k, top_p))
+    largest = x.amax(-1, keepdim=True)
+    is_greedy = ~(temperature >= GREEDY_BELOW)  # NaN too
+    # The argmax of a greedy row, the first of several, is all that stays of it.
+    first = torch.zeros_like(x, dtype=torch.bool).scatter_(-1, x.argmax(-1, keepdim=True), True)
+    below = x - largest
+    x = torch.where(is_greedy, torch.where(first | below.isnan(), below, -torch.inf), below / temperature)
+    vocab = x.shape[-1]
+    filters_k = ~is_greedy & (top_k > 0) & (top_k < vocab)
+    filters_p = ~is_greedy & (top_p < 1.0)
+    if not _any(filters_k | filters_p):
+        return x
+    ordered = x.sort(dim=-1, descending=True).values
+    kth = ordered.gather(-1, (top_k.clamp(1, vocab) - 1).expand(*x.shape[:-1], 1))
+    x = torch.where(filters_k & (x < kth), -torch.inf, x)
+    mass = torch.where(filters_k & (ordered < kth), -torch.inf, ordered).double().exp()
+    mass = mass / mass.sum(-1, keepdim=True)
+    before = torch.nn.functional.pad(mass.cumsum(-1)[..., :-1], (1, 0))
+    kept = (before < top_p).sum(-1, keepdim=True)
+    return torch.where(filters_p & (x < ordered.gather(-1, (kept - 1).clamp_(min=0))), -torch.inf, x)
+
+
+def _by_sequence(setting: Tensor | float, x: Tensor) -> Tensor:
+    """A setting that broadcasts against x [N, ..., V]."""
+    if not isinstance(setting, Tensor):
+        dtype = torch.int64 if isinstance(setting, int) else torch.float64
+        setting = torch.full((1,), setting, dtype=dtype, device=x.device)
+    value = setting.to(x.dtype) if setting.dtype.is_floating_point and x.dtype == torch.float32 else setting
+    return value.view(-1, *[1] * (x.dim() - 1))
+
+
+def _any(flags: Tensor) -> bool:
+    """False where none is set, as far as that can be known without a wait: a GPU would have to be read."""
+    return flags.device.type != "cpu" or bool(flags.numpy().any())
 
 
 def gumbel(seed: Tensor, position: Tensor, stream: Stream, vocab_size: int) -> Tensor:

@@ -1,23 +1,26 @@
-"""DecodeState: everything a generation remembers between calls, on the device, in static shapes."""
+"""What a generation remembers between calls, on the device, in static shapes; here what layouts share, and the block layout's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .layouts.block import BlockCall
+from .operands import Operand, operand, operands_of
 from .rows import Rows
 
 #: finish_reason codes, in the order of their numbers.
 FINISH_REASONS = ("running", "stop", "length", "error")
+RUNNING, STOP, LENGTH, ERROR = range(4)
+#: No token has this id, so a stop made of it never matches.
+_NEVER = 2**31 - 1
 
 
 class Progress(NamedTuple):
-    """How far each sequence is, read from the device: `DecodeState`'s tensors of these names as lists of N numbers."""
+    """How far each sequence is, read from the device, as lists of N numbers."""
 
     finish_reason: list[int]
     length: list[int]
@@ -26,34 +29,69 @@ class Progress(NamedTuple):
     limit: list[int]
 
 
-@dataclass
-class DecodeState:
-    """State of N sequences.  All int32 but ``seed`` (int64) and ``draft_log_q`` (float32 or better).
+class State:
+    """What the states of both layouts do; their fields are tensors of N sequences (N first) and no others.
 
-    tokens [N, max_length + B]: prompt and output.  length [N]: n.  prompt_length, limit [N]: where output starts and the
-    length at which it must end.  cache_len [N]: n - 1 between iterations.  draft [N, W], draft_len [N]: D.
-    finish_reason [N]: index into `FINISH_REASONS`.  nfe [N]: model calls.  advances [N, calls]: tokens appended by each.
-    stops [S, M]: stop ids and stop sequences, right-aligned, padded with -1.  draft_log_q [N, W, V]: log Q of the draft
-    (rejection only, else empty).
+    Besides the operands of their operators: seed [N] int64, temperature [N] float64, top_k [N] int64 and top_p [N] float64, the
+    settings by which rows are drawn from, and draft_log_q [N, W, V], log Q of the draft, float32 or better (rejection only,
+    else empty).
     """
 
-    tokens: Tensor
-    length: Tensor
-    cache_len: Tensor
-    draft: Tensor
-    draft_len: Tensor
-    finish_reason: Tensor
-    nfe: Tensor
-    advances: Tensor
-    limit: Tensor
-    prompt_length: Tensor
-    stops: Tensor
     seed: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
     draft_log_q: Tensor
 
     def __post_init__(self) -> None:
         #: The input buffers of this state's calls, by their shape.
-        self.rows: dict[BlockCall, Rows] = {}
+        self.rows: dict[Any, Rows] = {}
+
+    def operands(self) -> list[Tensor]:
+        """The tensors that operators take as the state, in order."""
+        return [getattr(self, one.name) for one in operands_of(type(self))]
+
+    @property
+    def sampling(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The settings, as row operators take them."""
+        return self.seed, self.temperature, self.top_k, self.top_p
+
+    def load(self, other: State) -> None:
+        """Takes over another state of the same shapes, from any device, in place; draft_log_q stays, for there is no draft."""
+        for f in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            if f.name != "draft_log_q":
+                getattr(self, f.name).copy_(getattr(other, f.name))
+
+
+@dataclass
+class BlockState(State):
+    """State of N sequences in the block layout, W = B - 1.  Operands are int32.
+
+    tokens [N, max_length + B]: prompt and output.  length [N]: n.  cache_len [N]: n - 1 between iterations.
+    draft [N, W]: D, -1 behind its end.  retained [N, W]: rows of the last call from which entries of the draft are yet to be drawn,
+    -1 for none.  order [N, W]: the positions that entries of the draft are for, n, n + 1 ...
+    finish_reason [N]: index into `FINISH_REASONS`.  nfe [N]: model calls.  advances [N, calls]: tokens appended by each.
+    limit, prompt_length [N]: the length at which output must end, and where it starts.
+    stops [N, S, M]: stop ids and stop sequences, right-aligned, padded with -1.
+    """
+
+    tokens: Tensor = operand("N T")
+    length: Tensor = operand("N")
+    cache_len: Tensor = operand("N")
+    draft: Tensor = operand("N W")
+    retained: Tensor = operand("N W")
+    order: Tensor = operand("N W")
+    finish_reason: Tensor = operand("N")
+    nfe: Tensor = operand("N")
+    advances: Tensor = operand("N calls")
+    limit: Tensor = operand("N", written=False)
+    prompt_length: Tensor = operand("N", written=False)
+    stops: Tensor = operand("N S M", written=False)
+    seed: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    draft_log_q: Tensor
 
     @classmethod
     def start(
@@ -63,70 +101,94 @@ class DecodeState:
         max_new_tokens: int,
         block_size: int,
         capacity: int,
-        stops: Sequence[Sequence[int]],
-        seeds: Sequence[int],
+        sampling: dict[str, Tensor],
+        stops: Tensor,
         device: torch.device,
         calls: int | None = None,
         log_q: tuple[int, torch.dtype] | None = None,
-    ) -> DecodeState:
+    ) -> BlockState:
         """State before the first call: the prompts, no draft, nothing cached.
 
-        ``capacity`` is the number of tokens that prompt and output may take; ``calls`` the most model calls, None for what
-        max_new_tokens can need; ``log_q`` the vocabulary size and dtype of the stored proposal distributions, None where no
-        mode needs them.
+        ``capacity``: the tokens that prompt and output may take; ``sampling`` and ``stops``: of `sampling_settings` and
+        `stops_tensor`; ``calls``: the most model calls, None for what max_new_tokens can need; ``log_q``: vocabulary size and
+        dtype of the stored proposal distributions, None where no mode needs them.
         """
         n, width = len(prompts), block_size - 1
+        lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int32, device=device)
 
-        def whole(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
+        def filled(*shape: int, value: int = 0) -> Tensor:
+            return torch.full(shape, value, dtype=torch.int32, device=device)
 
-        def known(values: Sequence) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=device)
-
-        tokens = torch.zeros((n, capacity + block_size), dtype=torch.int32)
-        for row, prompt in zip(tokens, prompts, strict=True):
-            row[: len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
-        lengths = [len(prompt) for prompt in prompts]
-        longest = max((len(stop) for stop in stops), default=1)
-        vocab, dtype = log_q or (0, torch.float32)
         return cls(
-            tokens=tokens.to(device),
-            length=known(lengths),
-            cache_len=whole(n),
-            draft=whole(n, width),
-            draft_len=whole(n),
-            finish_reason=whole(n),
-            nfe=whole(n),
-            advances=whole(n, calls or 2 * max_new_tokens + 3),
-            limit=known([length + max_new_tokens for length in lengths]),
-            prompt_length=known(lengths),
-            stops=known([[-1] * (longest - len(stop)) + list(stop) for stop in stops]).view(len(stops), longest),
-            seed=torch.tensor(seeds, dtype=torch.int64, device=device),
-            draft_log_q=torch.zeros((n, width if vocab else 0, vocab), dtype=dtype, device=device),
+            tokens=prompt_tokens(prompts, capacity + block_size, 0).to(device),
+            length=lengths,
+            cache_len=filled(n),
+            draft=filled(n, width, value=-1),
+            retained=filled(n, width, value=-1),
+            order=lengths[:, None] + torch.arange(width, dtype=torch.int32, device=device),
+            finish_reason=filled(n),
+            nfe=filled(n),
+            advances=filled(n, calls or most_calls(max_new_tokens)),
+            limit=lengths + max_new_tokens,
+            prompt_length=lengths.clone(),
+            stops=stops.to(device),
+            draft_log_q=stored_log_q(n, width, log_q, device),
+            **{name: values.to(device) for name, values in sampling.items()},
         )
-
-    def load(self, other: DecodeState) -> None:
-        """Takes over another state of the same shapes, from any device, in place; draft_log_q stays, for there is no draft."""
-        for f in fields(self):
-            if f.name != "draft_log_q":
-                getattr(self, f.name).copy_(getattr(other, f.name))
 
     def progress(self) -> Progress:
         """Reads what a loop on the host decides by, in one copy."""
-        return Progress(*torch.stack([getattr(self, name) for name in Progress._fields]).tolist())
+        drafts = (self.draft >= 0).sum(1, dtype=torch.int32)
+        read = torch.stack((self.finish_reason, self.length, self.cache_len, drafts, self.limit))
+        return Progress(*read.tolist())
 
-    def operands(self) -> tuple[Tensor, ...]:
-        """The tensors that every resolve takes after the logits, in schema order."""
-        return (
-            self.tokens,
-            self.length,
-            self.cache_len,
-            self.draft,
-            self.draft_len,
-            self.finish_reason,
-            self.nfe,
-            self.advances,
-            self.limit,
-            self.prompt_length,
-            self.stops,
-        )
+
+#: The operands of advance_block and pack_block.
+BLOCK_STATE: tuple[Operand, ...] = operands_of(BlockState)
+
+
+def prompt_tokens(prompts: Sequence[Sequence[int]], width: int, fill: int) -> Tensor:
+    """[N, width] int32: each prompt, and ``fill`` behind it."""
+    tokens = torch.full((len(prompts), width), fill, dtype=torch.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt, dtype=torch.int32)
+    return tokens
+
+
+def most_calls(max_new_tokens: int) -> int:
+    """Model calls that so many tokens can take: two for each, and the first."""
+    return 2 * max_new_tokens + 3
+
+
+def stored_log_q(n: int, width: int, log_q: tuple[int, torch.dtype] | None, device: torch.device) -> Tensor:
+    """Room for log Q of the draft, [N, W, V]; empty without ``log_q``, the vocabulary size and dtype."""
+    vocab, dtype = log_q or (0, torch.float32)
+    return torch.zeros((n, width if vocab else 0, vocab), dtype=dtype, device=device)
+
+
+def sampling_settings(
+    seeds: Sequence[int], temperature: Sequence[float], top_k: Sequence[int], top_p: Sequence[float]
+) -> dict[str, Tensor]:
+    """The settings of N sequences as a state's tensors."""
+    return {
+        "seed": torch.tensor(seeds, dtype=torch.int64),
+        "temperature": torch.tensor(temperature, dtype=torch.float64),
+        "top_k": torch.tensor(top_k, dtype=torch.int64),
+        "top_p": torch.tensor(top_p, dtype=torch.float64),
+    }
+
+
+def stops_tensor(stops: Sequence[Sequence[Sequence[int]]], shape: tuple[int, int] | None = None) -> Tensor:
+    """[N, S, M] int32 of each sequence's stops, token id lists; room for more than ``shape`` says is filled with what never matches."""
+    count, longest = shape or stops_shape(stops)
+    room = torch.full((len(stops), count, longest), -1, dtype=torch.int32)
+    room[:, :, -1] = _NEVER
+    for mine, given in zip(room, stops, strict=True):
+        for row, stop in zip(mine, given, strict=False):
+            row[longest - len(stop) :] = torch.tensor(stop, dtype=torch.int32)
+    return room
+
+
+def stops_shape(stops: Sequence[Sequence[Sequence[int]]]) -> tuple[int, int]:
+    """(S, M): the most stops of a sequence, and the tokens of the longest."""
+    return max(map(len, stops)), max((len(stop) for one in stops for stop in one), default=1)

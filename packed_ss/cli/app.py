@@ -130,7 +130,7 @@ def bench(
     repeats: Annotated[int | None, typer.Option(min=1, help="Responses per prompt; default: the task's.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer; default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
-    peers: Annotated[bool, typer.Option(help="Also run transformers and other peers on the same weights.")] = True,
+    baselines: Annotated[bool, typer.Option(help="Also run transformers and other decoders on the same weights.")] = True,
     lora: Annotated[bool, typer.Option(help="Also run the checkpoint's proposal-only adapter, if it has one.")] = True,
     latency_seconds: Annotated[float, typer.Option(min=0, help="Time for one call against its rows, per model; 0: none.")] = 20.0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")] = None,
@@ -156,7 +156,7 @@ def bench(
         limit=limit,
         repeats=repeats,
         cap=max_new_tokens,
-        peers=peers,
+        baselines=baselines,
     )
     run(
         model or (),

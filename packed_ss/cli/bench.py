@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from ..evaluation.bench.plan import Cell, Plan, Wanted, model_cells
-from ..evaluation.bench.records import recording
+from ..evaluation.bench.plan import Plan, Setting, Wanted, model_settings
 from ..evaluation.bench.report import write_report
-from ..evaluation.bench.runner import Models, environment, peers_of, run_plan
+from ..evaluation.bench.run_records import recording
+from ..evaluation.bench.runner import Models, baselines_of, environment, run_plan
 from ..evaluation.bench.tables import FORMATS, Table, check_columns
+from ..evaluation.extras import need
 from ..evaluation.tasks import Task, load_task
 from ..models.loading import BUNDLED, resolve_folder
 
@@ -33,7 +34,7 @@ _SHOWN = {
     "table-10": ("model", "order", "baseline", "temperature", "throughput ratio"),
     "table-12": ("model", "baseline", "throughput ratio", "tokens/NFE ratio"),
     "table-13": ("model", "baseline", "throughput ratio", "tokens/NFE ratio"),
-    "peers": ("model", "peer", "tokens/s", "tokens/s, × transformers", "note"),
+    "baselines": ("model", "decoder", "tokens/s", "tokens/s, × transformers", "note"),
 }
 
 
@@ -55,25 +56,26 @@ def run(
     data: Sequence[str] = (),
     allow_code_execution: bool = False,
 ) -> None:
-    """Measures what the records in ``out`` lack, then writes tables and figures; or only the latter."""
+    """Measure what the records in ``out`` lack, then write tables and figures; or only the latter."""
+    need("packed-ss bench", "matplotlib", "scipy")
     check_columns(columns)
     if report_only:
         _finish(write_report(out, columns), out)
         return
     if threads is not None:
         torch.set_num_threads(threads)
-    files = _places(data)
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    files = _data_files(data)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, but it must be one of {', '.join(DTYPES)}")
-    models = Models(where, None if dtype is None else getattr(torch, dtype))
-    cells: list[Cell] = []
+    models = Models(device, None if dtype is None else getattr(torch, dtype))
+    settings: list[Setting] = []
     read: dict[tuple[str, str], Task] = {}
-    obstacles = {}
+    unavailable = {}
     for name in dict.fromkeys(names or BUNDLED):
         model = models.model(name)
-        greedy, sampling, reasons = peers_of(model)
-        obstacles[name] = reasons if wanted.peers else {}
+        greedy, sampling, reasons = baselines_of(model)
+        unavailable[name] = reasons if wanted.baselines else {}
         adapter = ADAPTER if lora and (resolve_folder(name) / ADAPTER).is_dir() else None
         # Every task is read before anything runs, so that what is wrong with one shows at once.
         here = {
@@ -81,38 +83,38 @@ def run(
             for task in tasks
         }
         read |= {(name, task): loaded for task, loaded in here.items()}
-        cells += model_cells(
-            name, model.config, list(here.values()), wanted, adapter=adapter, peers=greedy, sampling_peers=sampling
+        settings += model_settings(
+            name, model.config, list(here.values()), wanted, adapter=adapter, baselines=greedy, sampling_baselines=sampling
         )
         kind = str(model.head.weight.dtype).removeprefix("torch.")
     plan = Plan(
-        tuple(cells), seed=seed, device=where, dtype=kind, threads=torch.get_num_threads(), latency_seconds=latency_seconds
+        tuple(settings), seed=seed, device=device, dtype=kind, threads=torch.get_num_threads(), latency_seconds=latency_seconds
     )
     with recording(out, plan.as_dict(), overwrite) as recorder:
         if recorder.resumed:
             Console(stderr=True).print(f"going on with the {len(recorder.run.responses)} responses in {recorder.path}")
-        recorder.note("note", {"what": "start", "environment": environment(where), "peers": obstacles})
-        with _progress(cells, latency_seconds) as progress:
-            run_plan(plan, lambda cell: read[cell.model, cell.task], models, recorder, progress)
+        recorder.note("note", {"what": "start", "environment": environment(device), "baselines": unavailable})
+        with _progress(settings, latency_seconds) as progress:
+            run_plan(plan, lambda setting: read[setting.model, setting.task], models, recorder, progress)
     _finish(write_report(out, columns), out)
 
 
-def _places(data: Sequence[str]) -> dict[str, Path]:
-    """Where the records of tasks are: by task from TASK=PATH, and for all others, under "", from a folder's path alone."""
+def _data_files(data: Sequence[str]) -> dict[str, Path]:
+    """Return the paths of tasks' files: by task from TASK=PATH, and for all others, under "", from a folder's path alone."""
     found = {}
     for text in data:
         task, equals, path = text.rpartition("=")
         if not path or (equals and not task):
-            raise ValueError(f"where data are is {text!r}, but a folder or TASK=PATH is needed")
+            raise ValueError(f"--data is {text!r}, but a folder or TASK=PATH is needed")
         found[task] = Path(path)
     return found
 
 
 @contextlib.contextmanager
-def _progress(cells: Sequence[Cell], latency_seconds: float) -> Iterator[Callable[[str, int | None], None]]:
+def _progress(settings: Sequence[Setting], latency_seconds: float) -> Iterator[Callable[[str, int | None], None]]:
     """A bar over all responses; what is in the records already passes at once."""
-    total = sum(cell.responses for cell in cells)
-    total += len({cell.model for cell in cells}) if latency_seconds else 0
+    total = sum(setting.responses for setting in settings)
+    total += len({setting.model for setting in settings}) if latency_seconds else 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)

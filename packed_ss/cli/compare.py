@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..evaluation.compare import Summary, compare, contenders, parse_schedule
+from ..evaluation.compare import compare
+from ..evaluation.extras import need
+from ..evaluation.options import decoders_by_name, parse_schedule
 from ..evaluation.problems import read_problems
+from ..evaluation.totals import Totals
 from ..models.loading import load_model, resolve_folder
 from ..models.tokenizer import load_tokenizer
 
@@ -30,22 +33,24 @@ def run(
     plot: Path | None,
     **sampling: Any,
 ) -> None:
-    """Measures, then prints a table (or JSON) and writes the figure if one is asked for."""
+    """Measure, then print a table (or JSON) and write the figure if one is asked for."""
     if schedules is not None and not schedules:
         raise ValueError("no schedule was given, but at least one is needed")
     for schedule in schedules or ():
         parse_schedule(schedule)
+    if plot is not None:
+        need("--plot", "matplotlib")
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"the figure is {plot}, but its ending must be .png, .svg or .pdf")
     folder = resolve_folder(model)
     records = read_problems(problems or folder / "held_out.jsonl", limit)
     network, tokenizer = load_model(model), load_tokenizer(model)
-    compared = contenders(network.config, schedules or (), orders, block_size=block_size, window=window)
+    compared = decoders_by_name(network.config, schedules or (), orders, block_size=block_size, window=window)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=as_json) as bar:
         task = bar.add_task("decoding", total=len(records) * len(compared))
-        summaries = compare(network, tokenizer, records, compared, progress=lambda: bar.advance(task), **sampling)
+        totals = compare(network, tokenizer, records, compared, progress=lambda: bar.advance(task), **sampling)
     if network.config.layout == "block":
         shape: dict[str, Any] = {"block_size": block_size or network.config.block_size}
         shown = f"B = {shape['block_size']}"
@@ -56,16 +61,16 @@ def run(
     if plot is not None:
         from ..evaluation.plots import plot_comparison
 
-        plot_comparison(summaries, plot, title)
+        plot_comparison(totals, plot, title)
     if as_json:
-        print(json.dumps({"model": model, **shape, **sampling, "schedules": [s.as_dict() for s in summaries]}))
+        print(json.dumps({"model": model, **shape, **sampling, "schedules": [s.as_dict() for s in totals]}))
     else:
-        Console().print(table(summaries, title))
+        Console().print(table(totals, title))
 
 
-def table(summaries: list[Summary], title: str) -> Table:
-    """Rates of every schedule, and their ratio to linear's where linear was run."""
-    linear = next((s for s in summaries if s.schedule == "linear"), None)
+def table(totals: list[Totals], title: str) -> Table:
+    """Tabulate the rates of every schedule, and their ratio to linear's where linear was run."""
+    linear = next((s for s in totals if s.schedule == "linear"), None)
     out = Table(title=title, box=SIMPLE, padding=(0, 1), show_edge=False)
     for name in ("schedule", "tokens/NFE", "ms/NFE", "tokens/s", "accuracy", "same"):
         out.add_column(name, justify="left" if name == "schedule" else "right", no_wrap=True)
@@ -74,7 +79,7 @@ def table(summaries: list[Summary], title: str) -> Table:
         ratio = f" {value / base:5.2f}x" if base else ""
         return f"{value:.{digits}f}{ratio}"
 
-    for s in summaries:
+    for s in totals:
         out.add_row(
             s.schedule,
             cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2),
@@ -84,5 +89,5 @@ def table(summaries: list[Summary], title: str) -> Table:
             "random" if s.equal is None else f"{s.equal}/{s.prompts}",
         )
     against = f"x: against {linear.schedule}; " if linear else ""
-    out.caption = f"{against}same: outputs equal to those of {summaries[0].schedule}"
+    out.caption = f"{against}same: outputs equal to those of {totals[0].schedule}"
     return out

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..decoder import GenerateOutput
-from ..evaluation.compare import chat_prompt, decoder_for, parse_schedule, settings_for
+from ..decoder import Decoder, GenerateOutput
+from ..evaluation.options import decoder_options, parse_schedule
+from ..evaluation.prompts import chat_prompt
 from ..models.loading import load_model
 from ..models.tokenizer import load_tokenizer
 
@@ -28,25 +29,25 @@ def run(
     max_new_tokens: int,
     **sampling: Any,
 ) -> None:
-    """Reads the prompt, decodes it, prints the answer and a line of figures (on standard error), or one JSON object."""
+    """Read the prompt, decode it, print the answer and a line of figures (on standard error), or one JSON object."""
     text = read_prompt(prompt, file)
     parsed = parse_schedule(schedule)
     network, tokenizer = load_model(model), load_tokenizer(model)
     ids = tokenizer.encode(text, add_special_tokens=True) if raw else chat_prompt(tokenizer, text)
     if not ids:
         raise ValueError("the prompt is empty, but at least one token is needed")
-    settings = settings_for(network.config, block_size=block_size, window=window, order=order)
-    decoder = decoder_for(network)(network, parsed, max_length=len(ids) + max(max_new_tokens, 0), **settings)
+    options = decoder_options(network.config, block_size=block_size, window=window, order=order)
+    decoder = Decoder(network, parsed, max_length=len(ids) + max(max_new_tokens, 0), **options)
     streamer = None if as_json else _streamer(tokenizer)
     stops = [tokenizer.encode(one, add_special_tokens=False) for one in stop]
-    if network.head.weight.is_cuda:  # captures the iteration, so that the time below is the decoding's
+    if decoder.runtime.name == "captured":  # captures the iteration, so that the time below is the decoding's
         decoder.generate(ids, max_new_tokens=min(max_new_tokens, 1), stop_sequences=stops, **sampling)
     out = decoder.generate(ids, max_new_tokens=max_new_tokens, stop_sequences=stops, streamer=streamer, **sampling)
     if as_json:
         record = {
             "model": model,
             "schedule": schedule,
-            **decoder.steps.settings,
+            **decoder.layout.settings,
             "prompt": text,
             "prompt_tokens": ids,
             "tokens": out.tokens[0].tolist(),
@@ -65,7 +66,7 @@ def run(
 
 
 def figures(out: GenerateOutput) -> str:
-    """One line about a single-prompt generation."""
+    """Sum up a single-prompt generation on one line."""
     count, nfe = len(out.tokens[0]), out.nfe[0]
     return (
         f"[{count} tokens in {nfe} calls, {count / max(nfe, 1):.2f} per call; {out.seconds:.3f} s, "
@@ -74,7 +75,7 @@ def figures(out: GenerateOutput) -> str:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt from the argument, a file, or standard input.  Raises ValueError where there is none or it is empty."""
+    """Return the prompt from the argument, a file, or standard input.  Raise ValueError where there is none or it is empty."""
     if prompt is not None and file is not None:
         raise ValueError("both a prompt and --file were given, but only one of them is needed")
     if file is not None:

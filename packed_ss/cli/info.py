@@ -11,14 +11,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from .. import __version__, cuda, device_loop
+from .. import __version__, cuda
 from ..models.config import parameter_count
 from ..models.loading import load_model
 from ..ops import kernels, native
+from ..runtime import device_loop
 
 
 def run(model: str | None, *, as_json: bool) -> None:
-    """Prints what runs here, and what a checkpoint is made of."""
+    """Print what runs here, and what a checkpoint is made of."""
     facts = machine() | (checkpoint(model) if model else {})
     if as_json:
         print(json.dumps(facts))
@@ -40,8 +41,9 @@ def machine() -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "compiled kernels": compiled() if native.available() else f"none: {native.reason()}",
         "triton": "installed" if triton else "not installed",
-        "packed_ss.cuda": cuda.obstacle() or "ready; " + ", ".join(f"{name}: {kind}" for name, kind in kernels("cuda").items()),
-        "device loop": device_loop.obstacle() or "ready",
+        "packed_ss.cuda": cuda.unavailable()
+        or "ready; " + ", ".join(f"{name}: {kind}" for name, kind in kernels("cuda").items()),
+        "device loop": device_loop.unavailable() or "ready",
     }
 
 

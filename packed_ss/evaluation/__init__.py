@@ -1,1 +1,1 @@
-"""Measuring and checking decoders: schedules side by side, teacher-forced verification, plots."""
+"""Measuring and checking decoders: schedules side by side, teacher-forced verification, benchmarks, figures."""

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from importlib.util import find_spec
 
 from .sandbox import SCRIPTS
 
@@ -81,12 +80,6 @@ class _Worker:
 
 
 _worker = _Worker()
-
-
-def need() -> None:
-    """Raises ValueError where math-verify is not installed."""
-    if find_spec("math_verify") is None:
-        raise ValueError("boxed answers are compared by math-verify, which is not installed: pip install math-verify")
 
 
 def equal(gold: str, answer: str, seconds: float = SECONDS) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..decoder import Decoder, GenerateOutput
 from ..layouts.ordered import OrderedCall
 from ..models.transformer import Transformer
+from ..observer import Observer
 from ..ordered_state import OrderedState
 from ..request import Request
 from .verify import dense_logits
@@ -35,38 +34,33 @@ class Pair:
     seen: tuple[Pair, ...] | None = None
 
 
-class Traced(Decoder):
-    """A greedy decoder of an ordered model, any schedule but native, that keeps every pair it accepts.
+class Trace(Observer):
+    """Keep every pair that a greedy decoder of an ordered model accepts, under any schedule but native.
 
     ``pairs``: those of each sequence in order of acceptance, also the ones that a stop has dropped since.
     """
 
-    pairs: list[list[Pair]]
+    def __init__(self) -> None:
+        self.pairs: list[list[Pair]] = []
 
-    def generate(self, *arguments: Any, **options: Any) -> GenerateOutput:
-        self.pairs, self._cached, self._due = [], [], []
-        return super().generate(*arguments, **options)
-
-    def _start(self, request: Request) -> OrderedState:
-        state = super()._start(request)
+    def generation_begins(self, state: OrderedState, request: Request) -> None:
         n = len(request.prompts)
-        self.pairs, self._cached, self._due = [[] for _ in range(n)], [[] for _ in range(n)], [[] for _ in range(n)]
-        return state
+        self.pairs, self._cached, self._due = ([[] for _ in range(n)] for _ in range(3))
+        self._prefilled = False
 
-    def _resolve(
-        self,
-        outputs: tuple[Tensor, ...],
-        state: OrderedState,
-        request: Request,
-        call: OrderedCall,
-        following: OrderedCall | None = None,
-    ) -> None:
-        before = [t.tolist() for t in (state.finish_reason, state.order, state.draft)]
-        super()._resolve(outputs, state, request, call, following)
-        ids = outputs[0][:, : call.window].argmax(-1).tolist() if call.verifies else None
+    def first_call_ends(self) -> None:
+        self._prefilled = True
+
+    def resolve_begins(self, call: OrderedCall, outputs: Tensor, state: OrderedState) -> None:
+        self._before = [t.tolist() for t in (state.finish_reason, state.order, state.draft)]
+
+    def resolve_ends(self, call: OrderedCall, outputs: Tensor, state: OrderedState) -> None:
+        if not self._prefilled:
+            return
+        ids = outputs[:, : call.window].argmax(-1).tolist() if call.verifies else None
         ends = state.end.tolist()
-        for i, (finished, order, draft) in enumerate(zip(*before, strict=True)):
-            if finished or call is self.steps.first:
+        for i, (finished, order, draft) in enumerate(zip(*self._before, strict=True)):
+            if finished:
                 continue
             if call.waiting_rows:
                 for pair in self._due[i]:

@@ -109,7 +109,7 @@ def judge(sources: Sequence[str], tests: Checks, limits: Limits = Limits(), wall
 
 
 @cache
-def obstacle() -> str:
+def unavailable() -> str:
     """Why code cannot be run here, in a sentence; empty where it can."""
     if sys.platform != "linux":
         return f"confinement is for Linux, not {sys.platform}"

@@ -14,8 +14,6 @@ from typing import Any
 from . import math_worker, sandbox
 from .problems import final_answer
 
-need_math_verify = math_worker.need
-
 #: A longer final answer is none.
 MOST_CHARACTERS = 1000
 _NUMBER = r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d[\d,]*)?"

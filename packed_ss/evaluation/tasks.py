@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import scoring
-from .records import Record, packaged, read_records
+from .datasets import Record, packaged, read_records
+from .extras import need
 
 CODE_TOKENS, WRITING_TOKENS, MATH_TOKENS, WORD_PROBLEM_TOKENS = 512, 512, 1024, 256
 BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -158,7 +159,7 @@ def _gsm8k(file: Path, allow_code_execution: bool) -> Task:
 
 
 def _math_500(file: Path, allow_code_execution: bool) -> Task:
-    scoring.need_math_verify()
+    need("math-500", "math_verify")
     records = read_records(file, {"problem": str, "answer": str})
     prompts = [
         Prompt(str(record.get("unique_id", f"math-500/{i}")), record["problem"] + BOXED, record)
@@ -237,7 +238,7 @@ def _code_judge(judge: Callable[[Record, str], bool], allowed: bool) -> Callable
     if allowed:
         from . import sandbox
 
-        if reason := sandbox.obstacle():
+        if reason := sandbox.unavailable():
             raise ValueError(f"code that a model wrote cannot be confined here: {reason}")
     return judge if allowed else None
 

@@ -45,6 +45,11 @@ class BlockCall:
         return self.rows
 
     @property
+    def verified_rows(self) -> int:
+        """The first of those, which verify."""
+        return self.verifier_rows
+
+    @property
     def proposal_rows(self) -> int:
         """The last rows, which draft."""
         return len(self.cuts) * self.block_size
@@ -66,11 +71,15 @@ class BlockTables:
     """What is constant about a `BlockCall` on a device.
 
     ``source`` [R] int64: where a row's token comes from in [last, d_1 ... d_W, MASK]; ``offset`` [R] int32: its position
-    less n - 1; ``row`` [R] int32: 0 ... R-1; ``cuts`` [K] int64; ``tail_mask`` [1, R, ceil(R/32)] int32.
+    less n - 1; ``predicted`` [R] int32: the same of the token that it predicts; ``needs`` [R] int32: how many draft entries must be
+    there for its token to matter, more than there can be where nobody asks; ``row`` [R] int32: 0 ... R-1; ``cuts`` [K] int64;
+    ``tail_mask`` [1, R, ceil(R/32)] int32.
     """
 
     source: Tensor
     offset: Tensor
+    predicted: Tensor
+    needs: Tensor
     row: Tensor
     cuts: Tensor
     tail_mask: Tensor
@@ -79,15 +88,25 @@ class BlockTables:
 @cache  # never emptied: a captured graph points into them
 def tables(verifier_rows: int, block_size: int, cuts: tuple[int, ...], device: torch.device) -> BlockTables:
     """The tables of a call with no shift, made once per shape and device."""
-    b, mask = block_size, block_size
-    source, offset = list(range(verifier_rows)), list(range(verifier_rows))
+    b, v, mask = block_size, verifier_rows, block_size
+    source, offset = list(range(v)), list(range(v))
+    predicted, needs = list(range(1, v + 1)), list(range(v))
     for cut in cuts:
         source += [cut] + [mask] * (b - 1)
         offset += range(cut, cut + b)
-    visibility = BlockCall(verifier_rows, block_size, cuts).visibility()
+        predicted += range(cut, cut + b)
+        # The first row of a region has no use; after an advance of at least one, neither has the one that predicts the next token.
+        needs += [cut if inside >= (2 if v else 1) else b for inside in range(b)]
+    visibility = BlockCall(v, b, cuts).visibility()
+
+    def table(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
     return BlockTables(
         source=torch.tensor(source, device=device),
-        offset=torch.tensor(offset, dtype=torch.int32, device=device),
+        offset=table(offset),
+        predicted=table(predicted),
+        needs=table(needs),
         row=torch.arange(len(source), dtype=torch.int32, device=device),
         cuts=torch.tensor(cuts, dtype=torch.int64, device=device),
         tail_mask=torch.from_numpy(pack_bits(visibility)[None]).to(device),

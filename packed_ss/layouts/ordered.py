@@ -46,6 +46,11 @@ class OrderedCall:
         return (self.verifies + len(self.cuts)) * self.window
 
     @property
+    def verified_rows(self) -> int:
+        """The first of those, which verify: M."""
+        return self.verifies * self.window
+
+    @property
     def proposal_rows(self) -> int:
         """The last rows, which draft: R."""
         return len(self.cuts) * self.window

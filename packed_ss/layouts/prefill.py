@@ -63,10 +63,15 @@ def _pass(
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int32)).to(device)
 
+    predicts = np.full(position.shape, -1, dtype=np.int32)
+    if masks is not None:  # the last token predicts the next one, a MASK row its own position; the first MASK row has no use
+        predicts[:, end - begin] = lengths
+        predicts[:, end - begin + 2 :] = position[:, end - begin + 2 :]
     return Rows(
         ids=put(ids),
         positions=put(np.where(real, position, 0)),
         slots=put(np.where(real, position, spare_slot)),
-        cache_len=put(cached),
+        predicts=put(predicts),
         tail_mask=put(pack_bits(visible)),
+        cache_len=put(cached),
     )

@@ -17,6 +17,11 @@ class SlotCache:
     what is not kept is overwritten by the next call.  The last slot is spare: rows that stand for nothing write there.
     """
 
+    @staticmethod
+    def bytes(config: ModelConfig, n: int, capacity: int, dtype: torch.dtype) -> int:
+        """What such a cache takes."""
+        return 2 * config.num_layers * n * capacity * config.num_kv_heads * config.head_dim * dtype.itemsize
+
     def __init__(self, config: ModelConfig, n: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (config.num_layers, n, capacity, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)

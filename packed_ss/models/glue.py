@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _log = logging.getLogger(__name__)
-_obstacle = "" if importlib.util.find_spec("flashinfer") else "FlashInfer is not installed"
+_unavailable = "" if importlib.util.find_spec("flashinfer") else "FlashInfer is not installed"
 
 
-def obstacle() -> str:
+def unavailable() -> str:
     """Why FlashInfer is not used on CUDA, in a sentence; empty where it is."""
-    return _obstacle
+    return _unavailable
 
 
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def _serves(x: Tensor) -> bool:
-    return x.is_cuda and not _obstacle and x.dtype in (torch.float16, torch.bfloat16) and x.is_contiguous()
+    return x.is_cuda and not _unavailable and x.dtype in (torch.float16, torch.bfloat16) and x.is_contiguous()
 
 
 def _try(name: str, use: Callable):
@@ -56,7 +56,7 @@ def _try(name: str, use: Callable):
     It compiles on first use, which may go wrong on a machine without a compiler.  A kernel that cannot start has changed
     nothing, so torch can take over.
     """
-    global _obstacle
+    global _unavailable
     import flashinfer
 
     try:
@@ -64,6 +64,6 @@ def _try(name: str, use: Callable):
     except Exception as error:  # whatever a compiler, loader or older version raises
         if torch.cuda.is_current_stream_capturing():
             raise
-        _obstacle = f"FlashInfer's {name} does not work here: {str(error).strip().splitlines()[0] if str(error) else error!r}"
-        _log.warning("%s; torch takes its place", _obstacle)
+        _unavailable = f"FlashInfer's {name} does not work here: {str(error).strip().splitlines()[0] if str(error) else error!r}"
+        _log.warning("%s; torch takes its place", _unavailable)
         return None

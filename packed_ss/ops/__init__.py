@@ -12,31 +12,27 @@ from typing import Any
 
 import torch
 
-from . import attention, checks, checks_ordered, head, native, ordered, pack, pack_ordered, philox, resolve, rows
+from . import advance_block, advance_ordered, attention, checks, native, pack, pack_ordered, philox, rows
 from .schema import SCHEMAS
 
 _library = torch.library.Library("packed_ss", "DEF")
 for _schema in SCHEMAS:
     _library.define(_schema)
 
-_TORCH_KERNELS = {
+_TORCH_KERNELS: dict[str, Callable[..., Any]] = {
     "uniform_noise": philox.uniform_noise,
     "rope_store": attention.rope_store,
     "tail_attention": attention.tail_attention,
-    "pack_block": pack.pack_block,
-    "linear_argmax": head.linear_argmax,
-    "resolve_argmax": resolve.resolve_argmax,
-    "resolve_greedy": resolve.resolve_greedy,
-    "resolve_coupled": resolve.resolve_coupled,
-    "resolve_match": resolve.resolve_match,  # for comparisons of acceptance; it has no other kernel
-    "resolve_rejection": resolve.resolve_rejection,
+    "linear_argmax": rows.linear_argmax,
     "argmax_rows": rows.argmax_rows,
     "draw_rows": rows.draw_rows,
     "verify_rows": rows.verify_rows,
-    "resolve_ordered": ordered.resolve_ordered,
-    "resolve_native": ordered.resolve_native,
-    "compact_cache": ordered.compact_cache,
+    "pack_block": pack.pack_block,
     "pack_ordered": pack_ordered.pack_ordered,
+    "advance_block": advance_block.advance_block,
+    "advance_ordered": advance_ordered.advance_ordered,
+    "advance_native": advance_ordered.advance_native,
+    "compact_cache": advance_ordered.compact_cache,
 }
 
 
@@ -50,38 +46,18 @@ def _fake_like_q(q, *_):
 
 
 def _fake_linear_argmax(x, weight):
-    head.check_linear_argmax(x, weight)
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    return x.new_empty(x.shape[:2], dtype=dtype), x.new_empty(x.shape[:2], dtype=torch.int32)
+    checks.check_linear_argmax(x, weight)
+    return x.new_empty(x.shape[:2], dtype=torch.int32)
 
 
-def _fake_argmax_rows(logits, probability):
-    checks_ordered.check_argmax_rows(logits, probability)
-    n, rows = logits.shape[:2]
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    return logits.new_empty((n, rows), dtype=torch.int32), logits.new_empty((n, rows if probability else 0), dtype=dtype)
-
-
-def _fake_verify_rows(*arguments):
-    checks_ordered.check_verify_rows(*arguments)
-    draft = arguments[-2]
-    return torch.empty_like(draft), torch.empty_like(draft)
-
-
-_FAKES = {
+_FAKES: dict[str, Callable[..., Any]] = {
     "uniform_noise": _fake_uniform_noise,
     "rope_store": _fake_like_q,
     "tail_attention": _fake_like_q,
     "linear_argmax": _fake_linear_argmax,
-    "argmax_rows": _fake_argmax_rows,
-    "verify_rows": _fake_verify_rows,
 }
 # The others only write to their arguments.
-_FAKES |= {
-    _name: getattr(checks, f"check_{_name}", None) or getattr(checks_ordered, f"check_{_name}")
-    for _name in _TORCH_KERNELS
-    if _name not in _FAKES
-}
+_FAKES |= {_name: getattr(checks, f"check_{_name}") for _name in _TORCH_KERNELS if _name not in _FAKES}
 for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"packed_ss::{_name}", _FAKES[_name], lib=_library)

@@ -1,7 +1,7 @@
-"""What the resolves and pack_block accept: ValueErrors of one sentence, as csrc/resolve_checks.cpp has them.
+"""What operators accept: ValueErrors of one sentence, in the words of csrc/operand_checks.cpp.
 
-Each function takes what its operator takes (`packed_ss.ops.schema`) and returns nothing. Shapes, dtypes and settings are looked
-at, values on a device are not, so that a check costs no wait and serves tensors without data as well.
+``check_<operator>`` takes what the operator takes (`packed_ss.ops.schema`) and returns nothing.  Shapes, dtypes and devices are
+looked at, values on a device are not, so that a check costs no wait and serves tensors without data as well.
 """
 
 from __future__ import annotations
@@ -12,100 +12,147 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..operands import check_operands, check_tensor, got, is_dense, names_of
+from ..ordered_state import ORDERED_STATE
+from ..rows import BLOCK_ROWS, ORDERED_ROWS
+from ..state import BLOCK_STATE
+
+Sizes = dict[str, int]
 _LOGITS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_MOST_CUTS = 256
+_WIDE = (torch.float32, torch.float64)
+_MOST_CUTS, _MOST_WINDOW = 256, 1024
 _INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
-_STATE = 21  # operands from `tokens` to `next_slots`
 
 
-def check_resolve_greedy(logits: Tensor, *state) -> None:
-    """Refuses what `resolve_greedy` does not accept."""
-    check_logits("resolve_greedy", logits)
-    _check_state("resolve_greedy", "logits", logits, *state)
+# ---- Row operators
 
 
-def check_resolve_argmax(best: Tensor, ids: Tensor, *state) -> None:
-    """Refuses what `resolve_argmax` does not accept."""
-    op = "resolve_argmax"
-    if best.dtype not in (torch.float32, torch.float64) or best.dim() != 2:
-        raise ValueError(f"{op}: best must be float32 or float64 [N, rows], {got(best)}.")
-    check_tensor(op, best.device, "ids", ids, torch.int32, best.shape, "[N, rows] as in best")
-    _check_state(op, "best", best, *state)
+def check_linear_argmax(x: Tensor, weight: Tensor) -> None:
+    """Refuse what `linear_argmax` does not accept."""
+    op = "linear_argmax"
+    if x.dim() != 3 or not x.is_floating_point():
+        raise ValueError(f"{op}: x must be floating-point [N, R, H], {got(x)}.")
+    if weight.dim() != 2 or weight.shape[1] != x.shape[2] or weight.shape[0] == 0 or weight.dtype != x.dtype:
+        raise ValueError(f"{op}: weight must be {names_of([x.dtype])} [V, {x.shape[2]}] with V at least 1 as x asks, {got(weight)}.")
+    if weight.device != x.device:
+        raise ValueError(f"{op}: x and weight must be on one device, got {x.device} and {weight.device}.")
 
 
-def check_resolve_coupled(logits: Tensor, *arguments) -> None:
-    """Refuses what `resolve_coupled` does not accept."""
-    check_logits("resolve_coupled", logits)
-    _check_state("resolve_coupled", "logits", logits, *arguments[:_STATE])
-    check_sampling("resolve_coupled", logits, *arguments[_STATE:])
+def check_argmax_rows(
+    logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor, probability: Tensor | None
+) -> None:
+    """Refuse what `argmax_rows` does not accept."""
+    sizes = _check_row_list("argmax_rows", logits, rows, positions, draft, ids)
+    if probability is not None:
+        check_tensor("argmax_rows", "probability", probability, wide(logits), ("N", "M"), logits.device, sizes)
 
 
-def check_resolve_match(logits: Tensor, *arguments) -> None:
-    """Refuses what `resolve_match` does not accept."""
-    check_logits("resolve_match", logits)
-    _check_state("resolve_match", "logits", logits, *arguments[:_STATE])
-    check_sampling("resolve_match", logits, *arguments[_STATE:])
+def check_draw_rows(
+    logits: Tensor,
+    rows: Tensor | None,
+    positions: Tensor,
+    draft: Tensor | None,
+    seed: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    stream: int,
+    ids: Tensor,
+    log_q: Tensor | None,
+    next_ids: Tensor | None,
+    next_column: int,
+) -> None:
+    """Refuse what `draw_rows` does not accept."""
+    op, device = "draw_rows", logits.device
+    sizes = _check_row_list(op, logits, rows, positions, draft, ids)
+    _check_sampling(op, sizes, device, seed, temperature, top_k, top_p)
+    if stream not in (0, 2):
+        raise ValueError(f"{op}: stream must be 0 (DRAFT) or 2 (TARGET), got {stream}.")
+    if log_q is not None:
+        check_tensor(op, "log_q", log_q, wide(logits), ("N", "M", "V"), device, sizes)
+    if next_ids is not None:
+        check_tensor(op, "next_ids", next_ids, torch.int32, ("N", "next R"), device, sizes)
+        if next_column < 0 or next_column + ids.shape[1] > next_ids.shape[1]:
+            raise ValueError(
+                f"{op}: next_column must leave room for {ids.shape[1]} of the {next_ids.shape[1]} columns of next_ids, "
+                f"got {next_column}."
+            )
 
 
-def check_resolve_rejection(logits: Tensor, *arguments) -> None:
-    """Refuses what `resolve_rejection` does not accept."""
-    op, (*sampling, draft_log_q) = "resolve_rejection", arguments[_STATE:]
-    check_logits(op, logits)
-    width = _check_state(op, "logits", logits, *arguments[:_STATE])
-    check_sampling(op, logits, *sampling)
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    shape = (logits.shape[0], width, logits.shape[2])
-    check_tensor(op, logits.device, "draft_log_q", draft_log_q, dtype, shape, "[N, W, V]")
+def check_verify_rows(
+    logits: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    draft: Tensor,
+    draft_log_q: Tensor,
+    ids: Tensor,
+    accepted: Tensor,
+) -> None:
+    """Refuse what `verify_rows` does not accept."""
+    op, device = "verify_rows", logits.device
+    sizes = _check_row_list(op, logits, None, positions, draft, ids)
+    _check_sampling(op, sizes, device, seed, temperature, top_k, top_p)
+    check_tensor(op, "draft_log_q", draft_log_q, wide(logits), ("N", "W", "V"), device, sizes)
+    check_tensor(op, "accepted", accepted, torch.int32, ("N", "M"), device, sizes)
+
+
+def wide(logits: Tensor) -> torch.dtype:
+    """The dtype in which rows of these logits are computed: float32, or float64 of float64."""
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+def _check_row_list(
+    op: str, logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor
+) -> Sizes:
+    if logits.dtype not in _LOGITS:
+        raise ValueError(f"{op}: logits must be {names_of(_LOGITS)}, got {names_of([logits.dtype])}.")
+    if logits.dim() != 3 or not 1 <= logits.shape[2] <= _INT32_MAX:
+        raise ValueError(f"{op}: logits must be [N, R, V] with V in 1 ... 2^31 - 1, got {list(logits.shape)}.")
+    if not is_dense(logits):
+        raise ValueError(f"{op}: logits must be contiguous along the vocabulary, got strides {list(logits.stride())}.")
+    device, sizes = logits.device, {"N": logits.shape[0], "V": logits.shape[2]}
+    check_tensor(op, "ids", ids, torch.int32, ("N", "M"), device, sizes)
+    if rows is not None:
+        check_tensor(op, "rows", rows, torch.int32, ("N", "M"), device, sizes)
+    elif ids.shape[1] > logits.shape[1]:
+        raise ValueError(f"{op}: ids must have at most {logits.shape[1]} columns without rows, one a row of logits, got {ids.shape[1]}.")
+    if positions is not None:
+        check_tensor(op, "positions", positions, torch.int32, ("N", "M"), device, sizes, strided=True)
+    if draft is not None:
+        check_tensor(op, "draft", draft, torch.int32, ("N", "W"), device, sizes, strided=True)
+    return sizes
+
+
+def _check_sampling(
+    op: str, sizes: Sizes, device: torch.device, seed: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+) -> None:
+    check_tensor(op, "seed", seed, torch.int64, ("N",), device, sizes)
+    check_tensor(op, "temperature", temperature, torch.float64, ("N",), device, sizes)
+    check_tensor(op, "top_k", top_k, torch.int64, ("N",), device, sizes)
+    check_tensor(op, "top_p", top_p, torch.float64, ("N",), device, sizes)
+
+
+# ---- The block layout
 
 
 def check_pack_block(
-    tokens: Tensor,
-    length: Tensor,
-    cache_len: Tensor,
-    draft: Tensor,
-    draft_len: Tensor,
-    mask_token_id: int,
-    verifier_rows: int,
-    block_size: int,
-    cuts: Sequence[int],
-    ids: Tensor,
-    positions: Tensor,
-    slots: Tensor,
+    state: Sequence[Tensor], mask_token_id: int, verifier_rows: int, block_size: int, cuts: Sequence[int], rows: Sequence[Tensor]
 ) -> None:
-    """Refuses what `pack_block` does not accept."""
-    op, device = "pack_block", tokens.device
-    check_matrix(op, device, "tokens", tokens, None, "[N, T]")
-    n = tokens.shape[0]
-    rows = _check_shape(op, "", verifier_rows, block_size, cuts, 0)
-    check_numbers(op, device, n, length=length, cache_len=cache_len, draft_len=draft_len)
-    check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
-    check_rows(op, device, "", (n, rows), mask_token_id, ids, positions, slots)
+    """Refuse what `pack_block` does not accept."""
+    op = "pack_block"
+    sizes, device = _check_state(op, BLOCK_STATE, state, {"W": block_size - 1})
+    sizes["R"] = _block_rows(op, "", verifier_rows, block_size, cuts)
+    _check_mask(op, mask_token_id)
+    check_operands(op, "rows", BLOCK_ROWS, rows, device, sizes)
 
 
-def check_logits(op: str, logits: Tensor) -> None:
-    if logits.dtype not in _LOGITS:
-        raise ValueError(f"{op}: logits must be float32, bfloat16, float16 or float64, got {_name(logits.dtype)}.")
-    if logits.dim() != 3 or not 1 <= logits.shape[2] <= _INT32_MAX:
-        raise ValueError(f"{op}: logits must be [N, rows, V] with V in 1 ... 2^31 - 1, got {list(logits.shape)}.")
-    if logits.stride(2) != 1 and logits.shape[2] != 1:
-        raise ValueError(f"{op}: logits must be contiguous along the vocabulary, got strides {list(logits.stride())}.")
-
-
-def _check_state(
-    op: str,
-    source: str,
-    results: Tensor,
-    tokens: Tensor,
-    length: Tensor,
-    cache_len: Tensor,
-    draft: Tensor,
-    draft_len: Tensor,
-    finish_reason: Tensor,
-    nfe: Tensor,
-    advances: Tensor,
-    limit: Tensor,
-    prompt_length: Tensor,
-    stops: Tensor,
+def check_advance_block(
+    ids: Tensor,
+    accepted: Tensor | None,
+    state: Sequence[Tensor],
     verifier_rows: int,
     block_size: int,
     cuts: Sequence[int],
@@ -113,62 +160,31 @@ def _check_state(
     mask_token_id: int,
     next_verifier_rows: int,
     next_cuts: Sequence[int],
-    next_ids: Tensor | None,
-    next_positions: Tensor | None,
-    next_slots: Tensor | None,
-) -> int:
-    """W.  ``results`` [N, rows, ...] are logits, or what stands for them, called ``source``."""
-    n, device = results.shape[0], results.device
-    rows = _check_shape(op, "", verifier_rows, block_size, cuts, shift)
-    if results.shape[1] != rows:
-        raise ValueError(
-            f"{op}: {source} must have verifier_rows + len(cuts) * block_size = {rows} rows, got {list(results.shape)}."
-        )
-    check_matrix(op, device, "tokens", tokens, n, f"[N, T] with N as in {source}")
-    check_tensor(op, device, "draft", draft, torch.int32, (n, block_size - 1), "[N, W]")
-    check_numbers(
-        op,
-        device,
-        n,
-        length=length,
-        cache_len=cache_len,
-        draft_len=draft_len,
-        finish_reason=finish_reason,
-        nfe=nfe,
-        limit=limit,
-        prompt_length=prompt_length,
-    )
-    check_matrix(op, device, "advances", advances, n, f"[N, calls] with N as in {source}")
-    check_matrix(op, device, "stops", stops, None, "[S, M] with M >= 1")
-    buffers = next_ids, next_positions, next_slots
-    if any(buffer is not None for buffer in buffers):
-        if not all(buffer is not None for buffer in buffers):
-            raise ValueError(f"{op}: next_ids, next_positions and next_slots must be given together or not at all.")
-        rows = _check_shape(op, "next_", next_verifier_rows, block_size, next_cuts, 0)
-        check_rows(op, device, "next_", (n, rows), mask_token_id, *buffers)
-    return block_size - 1
-
-
-def check_sampling(op: str, logits: Tensor, seed: Tensor, temperature: float, top_k: int, top_p: float) -> None:
-    check_tensor(op, logits.device, "seed", seed, torch.int64, (logits.shape[0],), "[N]")
-    if not 2.0**-150 < temperature < 2.0**128 - 2.0**103:  # between them, float32 rounds to neither 0 nor infinity
-        raise ValueError(f"{op}: temperature must be a float32 number above 0 and finite, got {temperature}.")
-    if top_k < 0:
-        raise ValueError(f"{op}: top_k must be 0 (every token) or more, got {top_k}.")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"{op}: top_p must be in (0, 1], got {top_p}.")
-
-
-def _check_shape(op: str, prefix: str, verifier_rows: int, block_size: int, cuts: Sequence[int], shift: int) -> int:
-    """The rows of a call."""
-    if not 1 <= block_size <= _INT16_MAX:
-        raise ValueError(f"{op}: block_size must be in 1 ... {_INT16_MAX}, got {block_size}.")
-    if not 0 <= verifier_rows <= block_size:
-        raise ValueError(f"{op}: {prefix}verifier_rows must be in 0 ... block_size = {block_size}, got {verifier_rows}.")
+    next_rows: Sequence[Tensor],
+) -> None:
+    """Refuse what `advance_block` does not accept."""
+    op = "advance_block"
+    sizes, device = _check_state(op, BLOCK_STATE, state, {"W": block_size - 1})
+    rows = _block_rows(op, "", verifier_rows, block_size, cuts)
     if shift not in (0, 1):
         raise ValueError(f"{op}: shift must be 0 or 1, got {shift}.")
+    _check_ids(op, ids, sizes["N"], device, verifier_rows, rows)
+    if accepted is not None:
+        check_tensor(op, "accepted", accepted, torch.int32, ("N", "v"), device, sizes | {"v": verifier_rows})
+    if next_rows:
+        sizes["R"] = _block_rows(op, "next_", next_verifier_rows, block_size, next_cuts)
+        _check_mask(op, mask_token_id)
+        check_operands(op, "next_rows", BLOCK_ROWS, next_rows, device, sizes)
+
+
+def _block_rows(op: str, prefix: str, verifier_rows: int, block_size: int, cuts: Sequence[int]) -> int:
+    """The rows of a call."""
+    if not 2 <= block_size <= _INT16_MAX:
+        raise ValueError(f"{op}: block_size must be in 2 ... {_INT16_MAX}, got {block_size}.")
+    if not 0 <= verifier_rows <= block_size:
+        raise ValueError(f"{op}: {prefix}verifier_rows must be in 0 ... block_size = {block_size}, got {verifier_rows}.")
     inside = cuts[0] == 0 and cuts[-1] < block_size if cuts else verifier_rows > 0
-    if not inside or len(cuts) > _MOST_CUTS or any(low >= high for low, high in pairwise(cuts)):
+    if not inside or len(cuts) > _MOST_CUTS or not _ascend(cuts):
         raise ValueError(
             f"{op}: {prefix}cuts must ascend from 0, below block_size = {block_size}, {_MOST_CUTS} at most, "
             f"and none only with verifier rows, got {list(cuts)}."
@@ -176,46 +192,161 @@ def _check_shape(op: str, prefix: str, verifier_rows: int, block_size: int, cuts
     return verifier_rows + len(cuts) * block_size
 
 
-def check_rows(
-    op: str,
-    device: torch.device,
-    prefix: str,
-    shape: tuple[int, int],
+# ---- The ordered layout
+
+
+def check_pack_ordered(
+    state: Sequence[Tensor],
     mask_token_id: int,
-    ids: Tensor,
-    positions: Tensor,
-    slots: Tensor,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: Sequence[int],
+    rows: Sequence[Tensor],
 ) -> None:
+    """Refuse what `pack_ordered` does not accept."""
+    op = "pack_ordered"
+    sizes, device = _check_state(op, ORDERED_STATE, state, {})
+    _check_ordered_rows(
+        op, "", "rows", sizes, device, mask_token_id, spare_slot, waiting_rows, window, drafts, verifies, cuts, rows
+    )
+
+
+def check_advance_ordered(
+    ids: Tensor,
+    probability: Tensor | None,
+    accepted: Tensor | None,
+    state: Sequence[Tensor],
+    waiting_rows: int,
+    window: int,
+    verifies: bool,
+    cuts: Sequence[int],
+    by_confidence: bool,
+    *following,
+) -> None:
+    """Refuse what `advance_ordered` does not accept."""
+    op = "advance_ordered"
+    sizes, device = _check_state(op, ORDERED_STATE, state, {})
+    _check_ordered_shape(op, "", sizes, waiting_rows, window, cuts)
+    verified, rows = verifies * window, (verifies + len(cuts)) * window
+    _check_ids(op, ids, sizes["N"], device, verified, rows)
+    ordered = by_confidence and verifies
+    if ordered and (probability is None or ids.shape[1] != rows):
+        raise ValueError(f"{op}: ids must have all {rows} columns, and probability be given, for an order by confidence.")
+    if probability is not None:
+        sizes["M"] = ids.shape[1]
+        check_tensor(op, "probability", probability, _WIDE, ("N", "M"), device, sizes)
+    if accepted is not None:
+        check_tensor(op, "accepted", accepted, torch.int32, ("N", "window"), device, sizes | {"window": window})
+    _check_next(op, sizes, device, *following)
+
+
+def check_advance_native(
+    ids: Tensor, probability: Tensor, state: Sequence[Tensor], window: int, threshold: float, *following
+) -> None:
+    """Refuse what `advance_native` does not accept."""
+    op = "advance_native"
+    sizes, device = _check_state(op, ORDERED_STATE, state, {})
+    _check_ordered_shape(op, "", sizes, 0, window, (0,))
+    if sizes["P"] < window:
+        raise ValueError(f"{op}: waiting must have a column for each of the {window} positions, got {sizes['P']}.")
+    _check_ids(op, ids, sizes["N"], device, window, window)
+    check_tensor(op, "probability", probability, _WIDE, ("N", "window"), device, sizes | {"window": window})
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"{op}: threshold must be in [0, 1], got {threshold}.")
+    _check_next(op, sizes, device, *following)
+
+
+def check_compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, first_moved: Tensor, moved_from: Tensor) -> None:
+    """Refuse what `compact_cache` does not accept."""
+    op, device, n = "compact_cache", keys.device, cache_len.numel()
+    if keys.dim() != 5 or keys.shape[1] < n or keys.stride(4) != 1 or keys.stride(3) != keys.shape[4]:
+        raise ValueError(f"{op}: keys must be [layers, N, C, Hkv, D] with contiguous slots and N at least {n}, {got(keys)}.")
+    if values.shape != keys.shape or values.stride() != keys.stride() or values.dtype != keys.dtype or values.device != device:
+        raise ValueError(f"{op}: values must be as keys are, {got(values)}.")
+    sizes = {"N": n}
+    check_tensor(op, "cache_len", cache_len, torch.int32, ("N",), device, sizes)
+    check_tensor(op, "first_moved", first_moved, torch.int32, ("N",), device, sizes)
+    check_tensor(op, "moved_from", moved_from, torch.int32, ("N", "T"), device, sizes)
+
+
+def _check_next(
+    op: str,
+    sizes: Sizes,
+    device: torch.device,
+    mask_token_id: int,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: Sequence[int],
+    rows: Sequence[Tensor],
+) -> None:
+    if rows:
+        _check_ordered_rows(
+            op, "next_", "next_rows", sizes, device, mask_token_id, spare_slot, waiting_rows, window, drafts, verifies, cuts, rows
+        )
+
+
+def _check_ordered_rows(
+    op: str,
+    prefix: str,
+    what: str,
+    sizes: Sizes,
+    device: torch.device,
+    mask_token_id: int,
+    spare_slot: int,
+    waiting_rows: int,
+    window: int,
+    drafts: bool,
+    verifies: bool,
+    cuts: Sequence[int],
+    rows: Sequence[Tensor],
+) -> None:
+    _check_ordered_shape(op, prefix, sizes, waiting_rows, window, cuts)
+    _check_mask(op, mask_token_id)
+    if not 0 <= spare_slot <= _INT32_MAX:
+        raise ValueError(f"{op}: spare_slot must be in 0 ... 2^31 - 1, got {spare_slot}.")
+    count = waiting_rows + (drafts + verifies + len(cuts)) * window
+    check_operands(op, what, ORDERED_ROWS, rows, device, sizes | {"R": count, "words": -(-count // 32)})
+
+
+def _check_ordered_shape(op: str, prefix: str, sizes: Sizes, waiting_rows: int, window: int, cuts: Sequence[int]) -> None:
+    if not 0 <= waiting_rows <= sizes["P"]:
+        raise ValueError(f"{op}: {prefix}waiting_rows must be in 0 ... {sizes['P']}, got {waiting_rows}.")
+    if not 1 <= window <= sizes["W"] or sizes["W"] > _MOST_WINDOW:
+        raise ValueError(f"{op}: {prefix}window must be in 1 ... W = {sizes['W']}, and W at most {_MOST_WINDOW}, got {window}.")
+    if cuts and (cuts[0] != 0 or cuts[-1] >= window or not _ascend(cuts)):
+        raise ValueError(f"{op}: {prefix}cuts must ascend from 0, below window = {window}, got {list(cuts)}.")
+
+
+# ---- Shared
+
+
+def _check_state(op: str, operands: Sequence, state: Sequence[Tensor], sizes: Sizes) -> tuple[Sizes, torch.device]:
+    """The sizes that a state's symbols stand for, and its device, which is that of its first tensor."""
+    device = state[0].device if state else torch.device("cpu")
+    check_operands(op, "state", operands, state, device, sizes)
+    return sizes, device
+
+
+def _check_ids(op: str, ids: Tensor, n: int, device: torch.device, verified: int, rows: int) -> None:
+    """Tokens of all rows of a call, or of its verifier rows."""
+    fits = ids.dim() == 2 and ids.shape[0] == n and ids.shape[1] in (verified, rows)
+    if not fits or ids.dtype != torch.int32 or not ids.is_contiguous() or ids.device != device:
+        raise ValueError(
+            f"{op}: ids must be contiguous int32 [{n}, {rows}], a column for each row, or [{n}, {verified}], one for each verifier "
+            f"row, on {device}, {got(ids)}."
+        )
+
+
+def _check_mask(op: str, mask_token_id: int) -> None:
     if not 0 <= mask_token_id <= _INT32_MAX:
         raise ValueError(f"{op}: mask_token_id must be in 0 ... 2^31 - 1, got {mask_token_id}.")
-    for name, buffer in (("ids", ids), ("positions", positions), ("slots", slots)):
-        check_tensor(op, device, prefix + name, buffer, torch.int32, shape, "[N, rows]")
 
 
-def check_numbers(op: str, device: torch.device, n: int, **numbers: Tensor) -> None:
-    """One int32 for each sequence."""
-    for name, tensor in numbers.items():
-        check_tensor(op, device, name, tensor, torch.int32, (n,), "[N]")
-
-
-def check_tensor(
-    op: str, device: torch.device, name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], meaning: str
-) -> None:
-    if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(f"{op}: {name} must be contiguous {_name(dtype)} {meaning} = {list(shape)} on {device}, {got(tensor)}.")
-
-
-def check_matrix(op: str, device: torch.device, name: str, tensor: Tensor, rows: int | None, meaning: str) -> None:
-    """The same of an int32 matrix with any number of columns but 0, and of rows where ``rows`` is None."""
-    fits = tensor.dim() == 2 and rows in (None, tensor.shape[0]) and tensor.shape[1] >= 1
-    if not fits or tensor.dtype != torch.int32 or not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(f"{op}: {name} must be contiguous int32 {meaning} on {device}, {got(tensor)}.")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def got(tensor: Tensor) -> str:
-    gap = "" if tensor.is_contiguous() else "non-contiguous "
-    return f"got {gap}{_name(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
+def _ascend(cuts: Sequence[int]) -> bool:
+    return all(low < high for low, high in pairwise(cuts))

@@ -1,46 +1,60 @@
-"""Plain-torch pack: decode state to the rows of the next call, block layout."""
+"""Plain-torch pack_block: state to the rows of the next call, block layout."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..layouts.block import tables
-from .checks import check_pack_block
+from ..state import RUNNING, BlockState
+from . import checks
 
 
-def pack_block(*arguments) -> None:
-    """`write_rows`, for arguments that do fit together; raises ValueError for others."""
-    check_pack_block(*arguments)
-    write_rows(*arguments)
+def pack_block(
+    state: Sequence[Tensor], mask_token_id: int, verifier_rows: int, block_size: int, cuts: Sequence[int], rows: Sequence[Tensor]
+) -> None:
+    """Write ids, positions, slots and predicts [N, R] of a call with ``verifier_rows`` rows and a region per cut.
+
+    An entry of the draft without a token holds MASK.  Positions start at n - 1 (the last token), slots at ``cache_len``.
+    """
+    checks.check_pack_block(state, mask_token_id, verifier_rows, block_size, cuts, rows)
+    write_rows(BlockOperands(*state), False, mask_token_id, verifier_rows, block_size, cuts, rows)
+
+
+class BlockOperands(BlockState):
+    """The operands of a `BlockState` alone, by name."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        (
+            self.tokens, self.length, self.cache_len, self.draft, self.retained, self.order, self.finish_reason, self.nfe,
+            self.advances, self.limit, self.prompt_length, self.stops,
+        ) = tensors  # fmt: skip
 
 
 def write_rows(
-    tokens: Tensor,
-    length: Tensor,
-    cache_len: Tensor,
-    draft: Tensor,
-    draft_len: Tensor,
+    s: BlockOperands,
+    pending: bool,
     mask_token_id: int,
     verifier_rows: int,
     block_size: int,
-    cuts: list[int],
-    ids: Tensor,
-    positions: Tensor,
-    slots: Tensor,
+    cuts: Sequence[int],
+    rows: Sequence[Tensor],
 ) -> None:
-    """Writes ids, positions and slots [N, R] of a call with ``verifier_rows`` rows and a region per cut.
-
-    A draft slot without a token holds MASK.  Positions start at n - 1 (the last token), slots at ``cache_len``.
-    """
-    table = tables(verifier_rows, block_size, tuple(cuts), length.device)
-    last = (length - 1).unsqueeze(1)
-    present = table_range(block_size - 1, length.device) < draft_len.unsqueeze(1)
-    open_ = torch.full_like(last, mask_token_id)
-    known = torch.cat((tokens.gather(1, last.long()), torch.where(present, draft, mask_token_id), open_), dim=1)
-    torch.index_select(known, 1, table.source, out=ids)
+    """`pack_block`; with ``pending`` entries of the draft that are yet to be drawn count as there."""
+    ids, positions, slots, predicts = rows
+    table = tables(verifier_rows, block_size, tuple(cuts), s.length.device)
+    last = (s.length - 1).unsqueeze(1)
+    known = torch.where(s.draft >= 0, s.draft, mask_token_id)
+    mask = torch.full_like(last, mask_token_id)
+    torch.index_select(torch.cat((s.tokens.gather(1, last.long()), known, mask), dim=1), 1, table.source, out=ids)
     torch.add(last, table.offset, out=positions)
-    torch.add(cache_len.unsqueeze(1), table.row, out=slots)
+    torch.add(s.cache_len.unsqueeze(1), table.row, out=slots)
+    there = s.draft >= 0
+    kappa = (there | (s.retained >= 0) if pending else there).int().cumprod(1).sum(1, keepdim=True)
+    asked = (table.needs <= kappa) & (s.finish_reason == RUNNING).unsqueeze(1)
+    predicts.copy_(torch.where(asked, last + table.predicted, -1))
 
 
 _ranges: dict[tuple[int, torch.device], Tensor] = {}

@@ -1,72 +1,68 @@
-"""Plain-torch pack of the ordered layout: decode state to the rows and the tail mask of the next call."""
+"""Plain-torch pack_ordered: state to the rows and the tail mask of the next call, ordered layout."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .checks_ordered import check_pack_ordered
+from ..ordered_state import OrderedState
+from ..state import RUNNING
+from . import checks
 from .pack import table_range
 
 
-def pack_ordered(
-    tokens: Tensor,
-    cache_len: Tensor,
-    order: Tensor,
-    draft: Tensor,
-    waiting: Tensor,
+class OrderedOperands(OrderedState):
+    """The operands of an `OrderedState` alone, by name."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        (
+            self.tokens, self.length, self.cache_len, self.finish_reason, self.nfe, self.advances, self.end, self.stopped,
+            self.prompt_length, self.stops, self.order, self.draft, self.waiting, self.cached, self.moved_from, self.first_moved,
+            self.retained,
+        ) = tensors  # fmt: skip
+
+
+def pack_ordered(state: Sequence[Tensor], *arguments) -> None:
+    """Write ids, positions, slots and predicts [N, R] and tail_mask [N, R, ceil(R / 32)] of a call (`packed_ss.layouts.ordered`).
+
+    A row that stands for nothing is a MASK at position 0, writes to ``spare_slot`` and sees the cache alone.
+    """
+    checks.check_pack_ordered(state, *arguments)
+    write_rows(OrderedOperands(*state), False, *arguments)
+
+
+def write_rows(
+    s: OrderedOperands,
+    pending: bool,
     mask_token_id: int,
     spare_slot: int,
     waiting_rows: int,
     window: int,
     drafts: bool,
     verifies: bool,
-    cuts: list[int],
-    ids: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    tail_mask: Tensor,
-    consulted: Tensor,
+    cuts: Sequence[int],
+    rows: Sequence[Tensor],
 ) -> None:
-    """Writes ids, positions and slots [N, R] and tail_mask [N, R, ceil(R / 32)] of a call (`packed_ss.layouts.ordered`).
-
-    A row that stands for nothing is a MASK at position 0, writes to ``spare_slot`` and sees the cache alone.  consulted [N, 2]
-    receives 0 and min(kappa + 1, u), the logits rows that verification may ask for.
-    """
-    check_pack_ordered(
-        tokens,
-        cache_len,
-        order,
-        draft,
-        waiting,
-        mask_token_id,
-        spare_slot,
-        waiting_rows,
-        window,
-        drafts,
-        verifies,
-        cuts,
-        ids,
-        positions,
-        slots,
-        tail_mask,
-        consulted,
-    )
-    device, rows = ids.device, ids.shape[1]
-    due, place = waiting[:, :waiting_rows], order[:, :window]
+    """`pack_ordered`; with ``pending`` entries of the draft that are yet to be drawn count as there."""
+    ids, positions, slots, predicts, tail_mask = rows
+    device, count = ids.device, ids.shape[1]
+    due, order, draft = s.waiting[:, :waiting_rows], s.order[:, :window], s.draft[:, :window]
     p = (due >= 0).sum(1, keepdim=True)
-    drafted = (draft[:, :window] >= 0) & (place >= 0)
+    there = (draft >= 0) | (s.retained[:, :window] >= 0) if pending else draft >= 0
+    drafted = there & (order >= 0)
     regions = drafts + verifies + len(cuts)
-    where = torch.cat((due, place.repeat(1, regions)), 1)
-    known = torch.where(due >= 0, tokens.gather(1, due.clamp(min=0).long()), mask_token_id)
-    shown = torch.where(drafted, draft[:, :window], mask_token_id) if drafts else place[:, :0]
+    position = torch.cat((due, order.repeat(1, regions)), 1)  # what each row stands for, -1 for nothing
+    known = torch.where(due >= 0, s.tokens.gather(1, due.clamp(min=0).long()), mask_token_id)
+    shown = torch.where((draft >= 0) & (order >= 0), draft, mask_token_id) if drafts else order[:, :0]
     masks = torch.full((ids.shape[0], window * (verifies + len(cuts))), mask_token_id, dtype=torch.int32, device=device)
     ids.copy_(torch.cat((known, shown, masks), 1))
-    positions.copy_(where.clamp(min=0))
-    row = table_range(rows, device)
+    positions.copy_(position.clamp(min=0))
+    row = table_range(count, device)
     tail = torch.where(row < waiting_rows, row, row - waiting_rows + p)  # the tail slot of each row that is there
-    slots.copy_(torch.where(where >= 0, cache_len.unsqueeze(1) + tail, spare_slot))
+    slots.copy_(torch.where(position >= 0, s.cache_len.unsqueeze(1) + tail, spare_slot))
 
     rank = table_range(window, device)
     earlier = [rank] * (drafts + verifies) + [torch.full_like(rank, cut) for cut in cuts]
@@ -77,15 +73,20 @@ def pack_ordered(
     seen = token.unsqueeze(1) & (slot[None, None] - p.unsqueeze(2) < before[None, :, None])
     causal = torch.where(row < waiting_rows, row + 1, waiting_rows)
     seen = seen | (slot < torch.minimum(causal, p).unsqueeze(2)) | (slot == tail.unsqueeze(2))
-    seen = seen & (where >= 0).unsqueeze(2)
+    seen = seen & (position >= 0).unsqueeze(2)
     bit = torch.ones_like(slot) << slot % 32
     tail_mask.copy_(torch.where(seen, bit, 0).view(*seen.shape[:2], -1, 32).sum(-1))
-    u = (place >= 0).sum(1)
-    consulted.select(1, 0).fill_(0)
-    consulted.select(1, 1).copy_(torch.minimum(drafted.long().cumprod(1).sum(1) + 1, u) if verifies else torch.zeros_like(u))
+
+    kappa = drafted.int().cumprod(1).sum(1, keepdim=True)
+    none = torch.full_like(row[: waiting_rows + drafts * window], count)  # more draft entries than there are
+    # A proposal at a rank that a verified call resolves has no use: one behind the cut at the least.
+    proposed = [torch.where(rank >= cut + verifies, cut, count) for cut in cuts]
+    needs = torch.cat([none, *([rank] if verifies else []), *proposed])
+    asked = (needs <= kappa) & (position >= 0) & (s.finish_reason == RUNNING).unsqueeze(1)
+    predicts.copy_(torch.where(asked, position, -1))
 
 
 def _shifted(values: Tensor, by: Tensor) -> Tensor:
-    """values [N, S] moved left by [N, 1] places, False coming in."""
+    """values [N, S] moved left by [N, 1] columns, False coming in."""
     index = table_range(values.shape[1], values.device) + by
     return values.gather(1, index.clamp(max=values.shape[1] - 1).long()) & (index < values.shape[1])

@@ -19,8 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from packed_ss import cuda
-from packed_ss.capture import CudaRuntime
+from packed_ss import Decoder
+from packed_ss.runtime import captured
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -127,7 +127,7 @@ class FakeEvent:
 
 @contextlib.contextmanager
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """torch.cuda's names that `packed_ss.capture` uses, replaced; and a `Watch` over everything inside."""
+    """torch.cuda's names that `packed_ss.runtime.graphs` uses, replaced; and a `Watch` over everything inside."""
     with monkeypatch.context() as patch:
         for name, value in {
             "CUDAGraph": FakeGraph,
@@ -143,13 +143,12 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
             "mem_get_info": lambda device: (2**32, 2**33),
         }.items():
             patch.setattr(torch.cuda, name, value)
+        patch.setattr(captured, "_check_card", lambda device, dtype: None)
         FakeGraph.watch = Watch()
         with FakeGraph.watch:
             yield FakeGraph.watch
 
 
-class HostDecoder(cuda.Decoder):
-    """`packed_ss.cuda.Decoder` for a model on the CPU, to be used inside `fake_cuda`."""
-
-    def _open(self, device: torch.device, dtype: torch.dtype) -> CudaRuntime:
-        return CudaRuntime(device)
+def host_decoder(*arguments: Any, head: str = "fused", **options: Any) -> Decoder:
+    """A captured decoder of a model on the CPU, to be used inside `fake_cuda`."""
+    return Decoder(*arguments, head=head, runtime="captured", **options)

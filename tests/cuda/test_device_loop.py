@@ -1,4 +1,4 @@
-"""packed_ss.device_loop: what it accepts, why it is not there, and, on a GPU, that it stops where it should."""
+"""packed_ss.runtime.device_loop: what it accepts, why it is not there, and, on a GPU, that it stops where it should."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from packed_ss import device_loop
-from packed_ss.device_loop import DeviceLoop
+from packed_ss.runtime import device_loop
+from packed_ss.runtime.device_loop import DeviceLoop
 from packed_ss.ops import native
 
-ON_GPU = pytest.mark.skipif(not torch.cuda.is_available() or bool(device_loop.obstacle()), reason="no GPU for a device loop")
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available() or bool(device_loop.unavailable()), reason="no GPU for a device loop")
 
 
 class Flags:
@@ -34,20 +34,20 @@ class Flags:
 def test_a_build_without_cuda_says_so() -> None:
     if native.module() is None or torch.version.cuda is not None:
         pytest.skip("no native module, or one that may have CUDA")
-    assert device_loop.obstacle() == f"packed_ss._C was built without a device loop (CUDA: {native.info()['cuda']})."
+    assert device_loop.unavailable() == f"packed_ss._C was built without a device loop (CUDA: {native.info()['cuda']})."
 
 
 def test_without_the_native_module_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_module", None)
     monkeypatch.setattr(native, "_reason", "no C++ compiler.")
-    assert device_loop.obstacle() == "packed_ss._C is not loaded: no C++ compiler."
+    assert device_loop.unavailable() == "packed_ss._C is not loaded: no C++ compiler."
 
 
 def test_a_torch_that_keeps_graphs_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_module", SimpleNamespace(device_loop_obstacle=lambda: ""))
-    assert device_loop.obstacle() == ""
+    assert device_loop.unavailable() == ""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    assert "CUDAGraph.raw_cuda_graph came with torch 2.8." in device_loop.obstacle()
+    assert "CUDAGraph.raw_cuda_graph came with torch 2.8." in device_loop.unavailable()
 
 
 # ---- What it accepts ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,11 +10,8 @@ import torch
 
 import packed_ss
 from packed_ss import cuda
-from packed_ss.decoder import _Stream
-from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import read_problems
-from packed_ss.request import Request
-from packed_ss.state import DecodeState
+from packed_ss.evaluation.prompts import chat_prompt
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -25,15 +23,23 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-class Watched(cuda.Decoder):
+class Watched(packed_ss.Observer):
     """Raises in whatever waits for the device inside the loop."""
 
-    def _loop(self, state: DecodeState, request: Request, stream: _Stream) -> None:
+    def loop_begins(self) -> None:
         torch.cuda.set_sync_debug_mode("error")
-        try:
-            super()._loop(state, request, stream)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+
+    def loop_ends(self) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+#: The decoder that the captured one is compared with.
+eager = functools.partial(packed_ss.Decoder, runtime="eager", head="logits")
+
+
+def watched(*arguments: Any, **options: Any) -> packed_ss.Decoder:
+    """A captured decoder that is seen to wait for nothing."""
+    return cuda.Decoder(*arguments, observer=Watched(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +63,23 @@ def texts(decoder: packed_ss.Decoder, prompts: list[list[int]], **options: Any) 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_text_is_the_autoregressive_one(problems: Any, schedule: Any, mode: str, loop: str) -> None:
     model, prompts = problems
-    want = texts(packed_ss.Decoder(model, "autoregressive", 16, 512, 4), prompts, **SAMPLING[mode])
+    want = texts(eager(model, "autoregressive", 16, 512, 4), prompts, **SAMPLING[mode])
     for batch in (1, 4):
-        decoder = Watched(model, schedule, 16, 512, batch, loop=loop, head="logits")
+        decoder = watched(model, schedule, 16, 512, batch, loop=loop, head="logits")
         assert texts(decoder, prompts, **SAMPLING[mode]) == want
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_fused_head_gives_every_schedule_one_text(problems: Any, schedule: Any) -> None:
     model, prompts = problems
-    want = texts(Watched(model, "autoregressive", 16, 512, 4), prompts)
-    assert texts(Watched(model, schedule, 16, 512, 4), prompts) == want
+    want = texts(watched(model, "autoregressive", 16, 512, 4), prompts)
+    assert texts(watched(model, schedule, 16, 512, 4), prompts) == want
 
 
 def test_rejection_is_what_the_plain_loop_draws(problems: Any) -> None:
     model, prompts = problems
-    want = texts(packed_ss.Decoder(model, "packed", 16, 512, 4), prompts, **SAMPLING["rejection"])
-    assert texts(Watched(model, "packed", 16, 512, 4), prompts, **SAMPLING["rejection"]) == want
+    want = texts(eager(model, "packed", 16, 512, 4), prompts, **SAMPLING["rejection"])
+    assert texts(watched(model, "packed", 16, 512, 4), prompts, **SAMPLING["rejection"]) == want
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +93,9 @@ def ordered() -> tuple[Any, list[list[int]]]:
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_ordered_text_left_to_right_is_the_autoregressive_one(ordered: Any, schedule: Any, mode: str, loop: str) -> None:
     model, prompts = ordered
-    want = texts(packed_ss.Decoder(model, "autoregressive", None, 512, 4, window=1), prompts, **SAMPLING[mode])
+    want = texts(eager(model, "autoregressive", None, 512, 4, window=1), prompts, **SAMPLING[mode])
     for batch in (1, 4):
-        decoder = Watched(model, schedule, None, 512, batch, window=8, loop=loop)
+        decoder = watched(model, schedule, None, 512, batch, window=8, loop=loop)
         assert texts(decoder, prompts, **SAMPLING[mode]) == want
 
 
@@ -104,13 +110,13 @@ def test_ordered_text_left_to_right_is_the_autoregressive_one(ordered: Any, sche
 )
 def test_ordered_text_is_what_the_plain_loop_decodes(ordered: Any, schedule: Any, settings: dict[str, Any], mode: str) -> None:
     model, prompts = ordered
-    want = texts(packed_ss.Decoder(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode])
-    assert texts(Watched(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode]) == want
+    want = texts(eager(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode])
+    assert texts(watched(model, schedule, None, 512, 4, window=8, **settings), prompts, **SAMPLING[mode]) == want
 
 
 def test_a_generation_leaves_no_memory_behind(problems: Any) -> None:
     model, prompts = problems
-    decoder = Watched(model, "packed", 16, 512, 4)
+    decoder = watched(model, "packed", 16, 512, 4)
     texts(decoder, prompts)
     held = torch.cuda.memory_allocated()
     texts(decoder, prompts)

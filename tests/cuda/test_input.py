@@ -13,7 +13,8 @@ import torch
 
 import packed_ss
 from packed_ss import cuda
-from tests.cuda.stub import HostDecoder, fake_cuda
+from packed_ss.runtime import captured
+from tests.cuda.stub import fake_cuda, host_decoder
 from tests.decoder.models import small_model
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -23,14 +24,14 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_imports_and_says_what_is_missing() -> None:
     assert not cuda.is_available()
     facts = cuda.info()
-    assert facts["available"] is False and facts["reason"] == cuda.obstacle() and facts["device_loop"]
+    assert facts["available"] is False and facts["reason"] == cuda.unavailable() and facts["device_loop"]
     assert set(facts["kernels"].values()) <= {"torch", "native", "triton"}
     for refused in (
         lambda: cuda.load_model("tiny"),
         lambda: cuda.Decoder(small_model(1), block_size=4),
         lambda: cuda.generate(small_model(1), [0], block_size=4),
     ):
-        with pytest.raises(RuntimeError, match=r"^packed_ss\.cuda needs an NVIDIA GPU, but torch .*\.$"):
+        with pytest.raises(RuntimeError, match=r"^captured decoding needs an NVIDIA GPU, but torch .*\.$"):
             refused()
 
 
@@ -55,7 +56,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Non
 
 def test_a_model_or_device_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, (9, 0))
-    with pytest.raises(ValueError, match=r"the model is on cpu, but packed_ss\.cuda decodes on a GPU"):
+    with pytest.raises(ValueError, match=r"the model is on cpu, but captured decoding takes a GPU"):
         cuda.Decoder(small_model(1), block_size=4)
     with pytest.raises(ValueError, match=r"device is 'cpu', but packed_ss\.cuda loads onto a GPU"):
         cuda.load_model("tiny", device="cpu")
@@ -71,7 +72,7 @@ def test_a_dtype_that_the_card_lacks_is_refused(
     pretend(monkeypatch, capability)
     name, card = str(dtype).removeprefix("torch."), re.escape(f"Card (compute capability {capability[0]}.{capability[1]})")
     with pytest.raises(ValueError, match=f"the model's dtype is {name}, but on {card} it must be one of {accepted}"):
-        cuda.Decoder._open(object.__new__(cuda.Decoder), torch.device("cuda", 0), dtype)
+        captured.CapturedRuntime(torch.device("cuda", 0), dtype, "bursts", 1)
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,17 +85,17 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytes
         with pytest.raises(
             ValueError,
             match=rf"max_length {length} with batch_size 2 needs 2\.00 GiB for keys and values, but "
-            r"1\.00 GiB of the GPU's memory is free",
+            r"1\.00 GiB of the device's memory is free",
         ):
-            HostDecoder(model, block_size=4, max_length=length, batch_size=2)
-        HostDecoder(model, block_size=4, max_length=1000)
+            host_decoder(model, block_size=4, max_length=length, batch_size=2)
+        host_decoder(model, block_size=4, max_length=1000)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"loop": "while"}, "loop is 'while', but it must be one of bursts, device"),
-        ({"head": None}, "head is None, but it must be one of fused, logits"),
+        ({"head": None}, "head is None, but it must be one of auto, fused, logits"),
         ({"burst": 0}, "burst is 0, but it must be a whole number of at least 1"),
         ({"burst": True}, "burst is True, but it must be a whole number of at least 1"),
         ({"block_size": 1}, "block_size is 1, but it must be a whole number of at least 2"),
@@ -103,13 +104,13 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytes
 )
 def test_arguments_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str) -> None:
     with fake_cuda(monkeypatch) as watch, pytest.raises(ValueError, match=message):
-        HostDecoder(small_model(1), **({"block_size": 4} | options))
+        host_decoder(small_model(1), **({"block_size": 4} | options))
     assert not watch.events
 
 
 def test_a_bad_request_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_cuda(monkeypatch) as watch:
-        decoder = HostDecoder(small_model(1), block_size=4, max_length=32)
+        decoder = host_decoder(small_model(1), block_size=4, max_length=32)
         for refused in ({"input_ids": []}, {"input_ids": [0], "temperature": -1}, {"input_ids": [0], "max_new_tokens": 32}):
             with pytest.raises(ValueError, match="but"):
                 decoder.generate(**refused)
@@ -132,7 +133,7 @@ def test_the_readmes_example_runs_unchanged(monkeypatch: pytest.MonkeyPatch, cap
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import packed_ss\n.*?)```", readme, re.DOTALL)[1]
     example = example.replace("nvidia/Nemotron-Labs-Diffusion-8B", "tiny").replace("max_length=4096", "max_length=768")
-    monkeypatch.setattr(cuda, "Decoder", HostDecoder)
+    monkeypatch.setattr(cuda, "Decoder", host_decoder)
     monkeypatch.setattr(cuda, "load_model", packed_ss.load_model)
     printed = []
     for line in ("import packed_ss", "import packed_ss.cuda as packed_ss"):

@@ -19,7 +19,7 @@ from packed_ss.reference.algorithms import Drafter, Verifier
 from packed_ss.reference.verification import Rule
 from packed_ss.request import Request
 from packed_ss.rows import Rows
-from packed_ss.state import DecodeState, Progress
+from packed_ss.state import BlockState
 from tests.support.checkpoints import random_config, random_model
 
 
@@ -126,10 +126,11 @@ def new_decoder(model: Transformer, schedule: str | Branched = "packed", block_s
 class FullShape(Decoder):
     """Sends every row in every call, as fixed shapes on a GPU do, with the whole cache in view."""
 
-    def _live(self, progress: Progress, request: Request, call: BlockCall) -> BlockCall:
-        return call
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.layout.live = lambda progress, request, call: call
 
-    def step(self, state: DecodeState, request: Request, call: BlockCall, slots: int) -> None:
+    def step(self, state: BlockState, request: Request, call: BlockCall, slots: int) -> None:
         super().step(state, request, call, self.cache.capacity)
 
 
@@ -144,21 +145,23 @@ class Scripted(Decoder):
         self.verifier, self.drafter = verifier, drafter
         self.calls: list[tuple[BlockCall, int, int]] = []
 
-    def _forward(self, rows: Rows, slots: int, head_rows: int, request: Request) -> tuple[Tensor, ...]:
-        return ()
+    def forward(self, rows: Rows, slots: int, call: BlockCall, request: Request) -> Tensor:
+        return torch.empty(0)
 
-    def _resolve(
+    def resolve(
         self,
-        outputs: tuple[Tensor, ...],
-        state: DecodeState,
+        outputs: Tensor,
+        rows: Rows,
+        state: BlockState,
         request: Request,
         call: BlockCall,
         following: BlockCall | None = None,
     ) -> None:
         n = state.length.shape[0]
         logits = torch.full((n, call.rows, self.model.config.vocab_size), torch.nan, dtype=torch.float64)
+        lengths = draft_lengths(state)
         for i in range(n):
-            P, D = state.tokens[i, : state.length[i]].tolist(), state.draft[i, : state.draft_len[i]].tolist()
+            P, D = state.tokens[i, : state.length[i]].tolist(), state.draft[i, : lengths[i]].tolist()
             if call.verifier_rows:
                 D = D[: call.verifier_rows - 1]
                 logits[i, : len(D) + 1] = torch.tensor(self.verifier(P, D), dtype=torch.float64)
@@ -167,6 +170,10 @@ class Scripted(Decoder):
                     begin, count = call.verifier_rows + k * call.block_size + 1 - call.shift, call.block_size - 1 + call.shift
                     proposals = torch.tensor(self.drafter([*P, *D[:cut]], count), dtype=torch.float64)
                     logits[i, begin : begin + count] = proposals
-        before = int(state.draft_len[0])
-        super()._resolve((logits,), state, request, call, following)
-        self.calls.append((call, before, int(state.draft_len[0])))
+        super().resolve(logits, rows, state, request, call, following)
+        self.calls.append((call, lengths[0], draft_lengths(state)[0]))
+
+
+def draft_lengths(state: BlockState) -> list[int]:
+    """|D| of each sequence."""
+    return (state.draft >= 0).int().cumprod(1).sum(1).tolist()

@@ -9,9 +9,12 @@ import torch
 
 from packed_ss import Branched, Decoder
 from packed_ss.layouts.block import BlockCall
+from packed_ss.layouts.block_layout import BlockLayout
+from packed_ss.models.attention import SlotCache
 from packed_ss.models.config import ModelConfig
-from packed_ss.request import check_request
-from packed_ss.state import DecodeState
+from packed_ss.request import Request, check_request
+from packed_ss.resolve import Resolver
+from packed_ss.state import sampling_settings, stops_tensor
 from tests.support.checkpoints import random_config, random_model
 
 PROMPTS = [[4, 1, 7], [2, 9, 9, 5, 10], [6]]
@@ -34,53 +37,27 @@ def test_its_texts_are_those_of_coupled_at_the_same_seed(schedule, filters):
         assert sum(nfe) > sum(coupled_nfe)  # independent draws agree less often
 
 
-def _accepted(operator, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
+def _accepted(verification: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
     """The share of n sequences whose first draft, drawn from q, is accepted against p."""
-    vocab = len(p)
-    state = DecodeState.start(
-        [[0]] * n, max_new_tokens=20, block_size=3, capacity=24, stops=[], seeds=list(range(n)), device=torch.device("cpu")
+    layout = BlockLayout(random_config(), "linear", 3, False)
+    request = Request([[0]] * n, 20, verification, [1.0] * n, [0] * n, [1.0] * n, list(range(n)), [[]] * n)
+    settings = sampling_settings(request.seeds, request.temperature, request.top_k, request.top_p)
+    state = layout.new_state(
+        request, torch.device("cpu"), capacity=24, sampling=settings, stops=stops_tensor(request.stops), log_q=None
     )
-    for call, logits in ((BlockCall(0, 3, (0,)), q), (BlockCall(3, 3, ()), p)):
-        rows = logits.log().expand(n, call.rows, vocab).contiguous()
-        operator(
-            rows,
-            *state.operands(),
-            call.verifier_rows,
-            3,
-            list(call.cuts),
-            0,
-            0,
-            0,
-            [],
-            None,
-            None,
-            None,
-            state.seed,
-            1.0,
-            0,
-            1.0,
-        )
+    resolver, spare = Resolver(layout), SlotCache(random_config(), 1, 1, torch.float32, torch.device("cpu"))
+    for call, law in ((BlockCall(0, 3, (0,)), q), (BlockCall(3, 3, ()), p)):
+        logits = law.log().expand(n, call.rows, len(law)).contiguous()
+        resolver(logits, layout.pack(state, call, 0), state, request, call, None, spare)
     return float((state.length > 2).double().mean())
 
 
 def test_a_draft_is_accepted_with_the_probability_that_two_draws_agree():
     p, q, n = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5]), 40_000
     agree, overlap = float((p * q).sum()), float(torch.minimum(p, q).sum())
-    rate = _accepted(torch.ops.packed_ss.resolve_match, p, q, n)
+    rate = _accepted("match", p, q, n)
     assert abs(rate - agree) < 6 * math.sqrt(agree * (1 - agree) / n)  # a false alarm in 10^9
-    assert _accepted(torch.ops.packed_ss.resolve_coupled, p, q, n) > (agree + overlap) / 2
-
-
-def test_the_operator_keeps_its_contract():
-    call = BlockCall(3, 3, (0, 2))
-    state = DecodeState.start(
-        [[1, 2], [3]], max_new_tokens=9, block_size=3, capacity=16, stops=[[4]], seeds=[1, 2], device=torch.device("cpu")
-    )
-    arguments = (*state.operands(), 3, 3, list(call.cuts), 0, 0, 0, [], None, None, None, state.seed, 0.8, 5, 0.9)
-    logits = torch.randn(2, call.rows, 9)
-    torch.library.opcheck(torch.ops.packed_ss.resolve_match.default, (logits, *arguments))
-    with pytest.raises(ValueError, match="resolve_match: logits must have verifier_rows"):
-        torch.ops.packed_ss.resolve_match(logits[:, :-1], *arguments)
+    assert _accepted("coupled", p, q, n) > (agree + overlap) / 2
 
 
 def _checked(config: ModelConfig, temperature: float) -> str:

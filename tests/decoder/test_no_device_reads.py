@@ -11,9 +11,9 @@ from torch import Tensor
 
 from packed_ss import Branched, Decoder
 from packed_ss.layouts.block import BlockCall
-from packed_ss.ops import pack, resolve
+from packed_ss.ops import advance_block, pack
 from packed_ss.request import Request
-from packed_ss.state import DecodeState
+from packed_ss.state import BlockState
 from tests.decoder.models import FullShape, small_model
 from tests.support.device_reads import DeviceRead, no_device_reads
 
@@ -29,15 +29,15 @@ STOPS: dict[str, dict[str, Any]] = {
 }
 
 
-def started(schedule: str | Branched, options: dict[str, Any], dtype: torch.dtype) -> tuple[Decoder, DecodeState, Request]:
+def started(schedule: str | Branched, options: dict[str, Any], dtype: torch.dtype) -> tuple[Decoder, BlockState, Request]:
     """A full-shape decoder with a batch of three in the middle of its work, every call warmed up.
 
     One sequence has finished: its part of the step is a no-op.
     """
-    caught: list[tuple[DecodeState, Request]] = []
+    caught: list[tuple[BlockState, Request]] = []
 
     class Catching(FullShape):
-        def step(self, state: DecodeState, request: Request, call: BlockCall, slots: int) -> None:
+        def step(self, state: BlockState, request: Request, call: BlockCall, slots: int) -> None:
             super().step(state, request, call, slots)
             caught.append((state, request))
 
@@ -60,14 +60,17 @@ def test_the_step_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str, sche
                 for call in decoder.schedule.cycle * 2:
                     Decoder.step(decoder, state, request, call, decoder.cache.capacity)
             assert [after - nfe for after, nfe in zip(state.nfe.tolist(), before, strict=True)][2] >= 1
-            assert {
-                f"packed_ss::resolve_{mode}",
+            rows = {"greedy": {"argmax_rows"}, "coupled": {"draw_rows"}, "rejection": {"verify_rows", "draw_rows"}}[mode]
+            if not decoder.schedule.proposes:
+                rows = rows - {"draw_rows"} if mode == "rejection" else rows
+            assert {f"packed_ss::{name}" for name in rows} | {
+                "packed_ss::advance_block",
                 "packed_ss::pack_block",
                 "packed_ss::tail_attention",
                 "packed_ss::rope_store",
                 "aten::mm",
             } <= watched.seen
-            assert "aten::scatter_" in watched.seen  # inside commit, and so inside an operator of packed_ss
+            assert "aten::scatter_" in watched.seen  # inside the advance, and so inside an operator of packed_ss
 
 
 PLANTED: dict[str, Callable[[Tensor], Any]] = {
@@ -92,11 +95,11 @@ PLANTED: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", ["pack", "resolve"])
+@pytest.mark.parametrize("place", ["pack", "advance"])
 @pytest.mark.parametrize("read", PLANTED)
 def test_a_read_planted_in_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch, read: str, place: str) -> None:
     decoder, state, request = started("packed", MODES["rejection"], torch.float32)
-    module, name = (pack, "table_range") if place == "pack" else (resolve, "commit")
+    module, name = (pack, "table_range") if place == "pack" else (advance_block, "_commit")
     original = getattr(module, name)
 
     def planted(*arguments: Any) -> Any:

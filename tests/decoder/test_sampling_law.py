@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +18,12 @@ from torch import Tensor
 from packed_ss import Branched, Decoder, GenerateOutput
 from packed_ss.layouts.block import BlockCall
 from packed_ss.models.transformer import Transformer
-from packed_ss.ops import resolve
+from packed_ss.ops import rows as row_operators
 from packed_ss.reference import process as processed
 from packed_ss.request import Request
 from packed_ss.sampling import Stream, gumbel, process, residual
-from packed_ss.state import DecodeState
+from packed_ss.rows import Rows
+from packed_ss.state import BlockState
 from tests.decoder.models import Dense, small_model
 from tests.support.enumeration import chi_square_ok, exact_law
 
@@ -152,33 +152,34 @@ def test_drafts_are_accepted_as_often_as_p_and_q_overlap(settings: Settings) -> 
 
 
 class Kernel(Decoder):
-    """A decoder with a place before and after its resolve, so that what it reads and leaves can be broken."""
+    """A decoder with a place before and after what resolves its calls, so that what that reads and leaves can be broken."""
 
-    def _resolve(
+    def resolve(
         self,
-        outputs: tuple[Tensor, ...],
-        state: DecodeState,
+        outputs: Tensor,
+        rows: Rows,
+        state: BlockState,
         request: Request,
         call: BlockCall,
         following: BlockCall | None = None,
     ) -> None:
-        self.before(*outputs, state, request, call)
-        super()._resolve(outputs, state, request, call, following)
-        self.after(*outputs, state, request, call)
+        self.before(outputs, state, request, call)
+        super().resolve(outputs, rows, state, request, call, following)
+        self.after(outputs, state, request, call)
 
-    def before(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+    def before(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
         """Nothing."""
 
-    def after(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+    def after(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
         """Nothing."""
 
 
 class RawQ(Kernel):
     """Stores the drafter's raw softmax, though the draw was from the processed one."""
 
-    def after(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+    def after(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
         raw = logits[:, call.verifier_rows :].log_softmax(-1)
-        same = process(logits[:, call.verifier_rows :], request.temperature, request.top_k, request.top_p).log_softmax(-1)
+        same = process(logits[:, call.verifier_rows :], *state.sampling[1:]).log_softmax(-1)
         which = (same.unsqueeze(1) == state.draft_log_q.unsqueeze(2)).all(-1).int().argmax(-1)
         state.draft_log_q.copy_(raw.gather(1, which.unsqueeze(-1).expand(-1, -1, raw.shape[-1])))
 
@@ -186,11 +187,11 @@ class RawQ(Kernel):
 class DoubleAcceptance(Kernel):
     """Accepts a draft that equals the target's own draw, and tosses the coin only for the others."""
 
-    def before(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        width = call.verifier_rows - 1
-        log_p = process(logits[:, :width], request.temperature, request.top_k, request.top_p).log_softmax(-1)
-        place = (state.length.unsqueeze(1) + torch.arange(width)).int()
-        own = (log_p + gumbel(state.seed, place, Stream.TARGET, log_p.shape[-1])).argmax(-1)
+    def before(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
+        width = max(call.verifier_rows - 1, 0)
+        log_p = process(logits[:, :width], *state.sampling[1:]).log_softmax(-1)
+        positions = (state.length.unsqueeze(1) + torch.arange(width)).int()
+        own = (log_p + gumbel(state.seed, positions, Stream.TARGET, log_p.shape[-1])).argmax(-1)
         same = (own == state.draft[:, :width]).unsqueeze(-1)
         state.draft_log_q[:, :width] = torch.where(same, -1e30, state.draft_log_q[:, :width])
 
@@ -198,26 +199,34 @@ class DoubleAcceptance(Kernel):
 class Unverified(Kernel):
     """Commits the first draft token as it stands."""
 
-    def before(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
+    def before(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
         state.draft_log_q[:, 0] = -1e30
 
 
 class NeighboursRow(Kernel):
     """Draws the correction from the logits row after the right one."""
 
-    def before(self, logits: Tensor, state: DecodeState, request: Request, call: BlockCall) -> None:
-        rows = process(logits[:, : call.verifier_rows], request.temperature, request.top_k, request.top_p).log_softmax(-1)
+    def before(self, logits: Tensor, state: BlockState, request: Request, call: BlockCall) -> None:
+        rows = process(logits[:, : call.verifier_rows], *state.sampling[1:]).log_softmax(-1)
         which = torch.arange(rows.shape[0])
 
         def neighbours(log_p: Tensor, log_q: Tensor) -> Tensor:
             at = (rows == log_p.unsqueeze(1)).all(-1).int().argmax(1)
             return residual(rows[which, (at + 1).clamp(max=rows.shape[1] - 1)], log_q)
 
-        resolve.residual = neighbours
+        row_operators.residual = neighbours
 
 
-def streams(**changed: int) -> SimpleNamespace:
-    return SimpleNamespace(**({"DRAFT": 0, "ACCEPT": 1, "TARGET": 2} | changed))
+def streams(**changed: int) -> Any:
+    """`Stream` with other numbers for some purposes."""
+
+    class Changed:
+        DRAFT, ACCEPT, TARGET = (changed.get(name, number) for number, name in enumerate(("DRAFT", "ACCEPT", "TARGET")))
+
+        def __new__(cls, number: int) -> int:
+            return (cls.DRAFT, cls.ACCEPT, cls.TARGET)[number]
+
+    return Changed
 
 
 def without_log1p(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -252,9 +261,10 @@ BROKEN: dict[str, tuple[type[Kernel], str, Any, int]] = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_the_same_test_catches_broken_sampling(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     kind, name, value, samples = BROKEN[fault]
-    monkeypatch.setattr(torch.ops.packed_ss, "resolve_rejection", resolve.resolve_rejection)  # the plain-torch kernel itself
+    for operator in ("verify_rows", "draw_rows"):  # the plain-torch kernels themselves
+        monkeypatch.setattr(torch.ops.packed_ss, operator, getattr(row_operators, operator))
     if name:
-        monkeypatch.setattr(resolve, name, value)
+        monkeypatch.setattr(row_operators, name, value)
     settings = SETTINGS[0]
     decoder = kind(model(settings.vocab_size), "packed", 3, max_length=8, batch_size=BATCH)
     counts: Counter[tuple[int, ...]] = Counter()

@@ -1,12 +1,10 @@
-"""The measurements of `packed-ss bench`: prompts x schedules x modes, the paper's tables and figures, and peers beside them.
+"""The measurements of `packed-ss bench`: prompts x schedules x modes, the paper's tables and figures, and what else there is.
 
-plan       what runs: cells, in each of which contenders take turns on the same prompts
-engines    one contender: a decoder of ours with its model time, or a peer (`packed_ss.evaluation.peers`)
-runner     runs a plan, one record a response, resumable
-records    the records' file
-bootstrap  paired intervals over prompts
-summary    totals of a cell, by contender and prompt
-tables     the paper's tables           figures    the paper's figures
-latency    one call against its rows    clock      how calls alone are timed
-report     tables and figures from a folder of records
+plan         what runs: settings, in each of which candidates take turns on the same prompts
+engines      one candidate: a decoder of ours with its model time       baselines  others on the same weights
+runner       runs a plan, one record a response, resumable              run_records  the records' file
+summary      totals of a setting, by candidate and prompt               bootstrap  paired intervals over prompts
+tables       the paper's tables                                         figures    the paper's figures
+report       tables and figures from a folder of records
+latency      one call against its rows       clock  how calls alone are timed       bandwidth  what the memory gives
 """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 RESAMPLES = 20_000
-#: Prompt indices drawn at once, which bounds the memory.
-_CHUNK = 2**21
+#: Resamples at once: no more than fit into the cache of a core.
+_BATCH = 500
 
 
 class Interval(NamedTuple):
@@ -20,32 +21,30 @@ class Interval(NamedTuple):
     high: float
 
 
-def resampled_totals(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> NDArray[np.float64]:
-    """Totals [resamples, K] of ``values`` [K, P] over P prompts drawn with replacement, the same ones for all K.
+def paired_interval(
+    values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]], seed: int = 0
+) -> Interval:
+    """Return a statistic of totals with its interval; ``values`` [K, prompts], of which the same prompts are drawn for all K.
 
-    A prompt's value holds all of its repeats, so that they stay together.  Every statistic of App. E.5 is a function of such
-    totals.  Raises ValueError where there is no prompt.
+    A prompt's value holds all of its repeats, so that they stay together.  ``statistic`` maps totals [K, ...] over prompts to
+    [...].  One prompt leaves nothing to draw: the interval is its value.  Raise ValueError where there is no prompt.
     """
-    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    prompts = table.shape[1]
+    prompts = values.shape[1]
     if not prompts:
         raise ValueError("a bootstrap over no prompts was asked for, but it takes at least one")
-    random = np.random.default_rng(seed)
-    totals = np.empty((resamples, len(table)))
-    most = max(1, _CHUNK // prompts)
-    for first in range(0, resamples, most):
-        count = min(most, resamples - first)
-        drawn = random.integers(0, prompts, (count, prompts)) + prompts * np.arange(count)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=count * prompts).reshape(count, prompts)
-        totals[first : first + count] = times @ table.T
-    return totals
+    value = float(statistic(values.sum(1)))
+    if prompts == 1:
+        return Interval(value, value, value)
+    from scipy import stats
 
-
-def percentile_interval(value: float, samples: ArrayLike) -> Interval:
-    """The 2.5 % and 97.5 % points of a statistic's ``samples`` around its ``value``; those that are not numbers do not count."""
-    found = np.asarray(samples, dtype=np.float64)
-    found = found[np.isfinite(found)]
-    if not len(found):
-        return Interval(float(value), float("nan"), float("nan"))
-    low, high = np.percentile(found, (2.5, 97.5))
-    return Interval(float(value), float(low), float(high))
+    found = stats.bootstrap(
+        tuple(values),
+        lambda *drawn, axis: statistic(np.stack([one.sum(axis) for one in drawn])),
+        n_resamples=RESAMPLES,
+        batch=_BATCH,
+        vectorized=True,
+        paired=True,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(value, float(found.low), float(found.high))

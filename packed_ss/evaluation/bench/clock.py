@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ...capture import WARM_UPS, CudaRuntime, Report, Reports
-from ...state import DecodeState
+from ...runtime.eager import EagerRuntime
+from ...runtime.graphs import WARM_UPS, CudaGraphs
 
 Run = Callable[[], Any]
 
@@ -20,43 +19,9 @@ Run = Callable[[], Any]
 _HEAD_START = 400_000
 
 
-class EagerRuntime:
-    """`packed_ss.capture.CudaRuntime` without a GPU: nothing is captured, a replay runs the iteration."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        yield
-
-    def capture(self, run: Run, keep: bool) -> Any:
-        return _Again(run)
-
-    def reports(self, state: DecodeState, streams: bool) -> Reports:
-        return Reports(state, streams, pinned=False)
-
-    def report(self, reports: Reports) -> Callable[[], Report]:
-        report = reports.next()
-        report.copy()
-        return lambda: report
-
-    def free_memory(self) -> int:
-        """Bytes of the machine that are free."""
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _Again:
-    def __init__(self, run: Run) -> None:
-        self.replay = run
-
-
-def open_runtime(device: torch.device) -> Any:
-    """A `CudaRuntime` on a GPU, else an `EagerRuntime`."""
-    return CudaRuntime(device) if device.type == "cuda" else EagerRuntime(device)
+def open_runtime(device: torch.device) -> CudaGraphs | EagerRuntime:
+    """Return what calls on a device are timed with."""
+    return CudaGraphs(device) if device.type == "cuda" else EagerRuntime(device)
 
 
 class Sampler:
@@ -66,7 +31,9 @@ class Sampler:
     queue it may count).  Making one raises what ``run`` or its capture raises.
     """
 
-    def __init__(self, runtime: Any, run: Run, *, before: Run | None = None, inner: int = 1, captured: bool = True) -> None:
+    def __init__(
+        self, runtime: CudaGraphs | EagerRuntime, run: Run, *, before: Run | None = None, inner: int = 1, captured: bool = True
+    ) -> None:
         self.runtime, self.inner = runtime, inner
         self._before, self._run = before or (lambda: None), run
         self._sample = self._on_host
@@ -110,10 +77,10 @@ class Sampler:
         return 1e3 * (time.perf_counter() - begin)
 
 
-def _captured(run: Run, runtime: Any) -> Run:
-    """A graph of ``run`` with a memory pool of its own.
+def _captured(run: Run, runtime: CudaGraphs) -> Run:
+    """Capture ``run`` in a graph with a memory pool of its own.
 
-    Not `CudaRuntime.capture`: compiled functions do not run as such under the dispatch mode in which that captures.
+    Not `CudaGraphs.capture`: compiled functions do not run as such under the dispatch mode in which that captures.
     """
     for _ in range(WARM_UPS):
         run()
@@ -137,7 +104,7 @@ def interleave(
 ) -> dict[Any, dict[str, float]]:
     """Statistics of samples taken in turns, for about ``seconds``: `summary` by name.
 
-    Each round starts with another contender; one round beforehand does not count.
+    Each round starts with another candidate; one round beforehand does not count.
     """
     names = list(samplers)
     for name in names:
@@ -164,3 +131,8 @@ def l2_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 2**25
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 2**26
+
+
+def copies_beyond_cache(device: torch.device, size: int, *, least: int = 2, most: int = 64) -> int:
+    """Return how many operands of ``size`` bytes to use in turn, so that none is in the cache when its turn comes again."""
+    return max(least, min(most, -(-4 * l2_bytes(device) // max(size, 1))))

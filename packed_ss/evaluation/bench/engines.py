@@ -1,4 +1,4 @@
-"""Our decoders as contenders, with the time that their model takes.
+"""Our decoders as candidates, with the time that their model takes.
 
 On a CPU two looks at the clock around each forward cost nothing beside it, so every response has its model time.  On a GPU the
 forward is part of a captured graph and runs while the host does other work: events around it are waited for after every
@@ -8,98 +8,80 @@ the others.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ... import cuda
-from ...decoder import Decoder, GenerateOutput
+from ...decoder import Decoder
 from ...models.transformer import Transformer
-from ..compare import decoder_for
+from ...observer import Observer
 from .measured import Measured
-from .plan import Contender
+from .plan import Candidate
 
 
-class HostTimed(Decoder):
-    """A decoder on the CPU that notes the seconds inside the model's forward, the first call's and all."""
+class ForwardTimes(Observer):
+    """Note the seconds of each forward of a generation, by the host's clock."""
 
-    model_seconds = first_model_seconds = 0.0
+    def __init__(self) -> None:
+        self.spans: list[Callable[[], float]] = []
+        self.first = 0
 
-    @functools.wraps(Decoder.generate)
-    def generate(self, *arguments: Any, **options: Any) -> GenerateOutput:
-        self.model_seconds = self.first_model_seconds = 0.0
-        return super().generate(*arguments, **options)
+    def generation_begins(self, state: Any, request: Any) -> None:
+        self.spans, self.first = [], 0
 
-    def _first_call(self, *arguments: Any) -> None:
-        super()._first_call(*arguments)
-        self.first_model_seconds = self.model_seconds
+    def first_call_ends(self) -> None:
+        self.first = len(self.spans)
 
-    def _forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
-        begin = time.perf_counter()
-        outputs = super()._forward(*arguments)
-        self.model_seconds += time.perf_counter() - begin
-        return outputs
+    def forward_begins(self, call: Any) -> None:
+        self._begin = time.perf_counter()
+
+    def forward_ends(self, call: Any) -> None:
+        seconds = time.perf_counter() - self._begin
+        self.spans.append(lambda: seconds)
+
+    def seconds(self, nfe: int) -> tuple[float, float]:
+        """Return the seconds of all ``nfe`` calls and of the first; replays after the last one that counts do not count."""
+        seconds = [span() for span in self.spans[: self.first + nfe - 1]]
+        return sum(seconds), sum(seconds[: self.first])
 
 
-class EventTimed(cuda.Decoder):
-    """A decoder on a GPU that does the same by events, waiting for every replay: its wall time is not the decoder's."""
+class ForwardEvents(ForwardTimes):
+    """Do the same by CUDA events, inside captured graphs too, for one kind of request.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._spans: list[Callable[[], float]] = []
+    Every replay is waited for, so that its events can be read before the next one: the decoder's wall time is not its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
         self._inside: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._first = 0
+        self._captures = False
 
-    @functools.wraps(cuda.Decoder.generate)
-    def generate(self, *arguments: Any, **options: Any) -> GenerateOutput:
-        self._spans = []
-        out = super().generate(*arguments, **options)
-        seconds = [span() for span in self._spans]
-        self.first_model_seconds = sum(seconds[: self._first])
-        # The last replays found every sequence finished: calls that do not count.
-        self.model_seconds = sum(seconds[: self._first + out.nfe[0] - 1])
-        return out
+    def capture_begins(self) -> None:
+        self._inside, self._captures = [], True
 
-    def _first_call(self, *arguments: Any) -> None:
-        super()._first_call(*arguments)
-        self._first = len(self._spans)
+    def capture_ends(self) -> None:
+        self._captures = False
 
-    def _forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+    def forward_begins(self, call: Any) -> None:
         captured = torch.cuda.is_current_stream_capturing()
-        begin, end = (torch.cuda.Event(enable_timing=True, external=captured) for _ in range(2))
-        begin.record()
-        outputs = super()._forward(*arguments)
+        self._events = tuple(torch.cuda.Event(enable_timing=True, external=captured) for _ in range(2))
+        self._events[0].record()
+
+    def forward_ends(self, call: Any) -> None:
+        begin, end = self._events
         end.record()
-        if captured:
+        if torch.cuda.is_current_stream_capturing():
             self._inside.append((begin, end))
-        else:
-            self._spans.append(lambda: _elapsed(begin, end))
-        return outputs
+        elif not self._captures:  # else a warm-up
+            self.spans.append(lambda: _elapsed(begin, end))
 
-    def _captured(self, request: Any) -> Any:
-        spans, self._inside = self._spans, []
-        self._spans = []  # of warm-ups, which are no part of the generation
-        session = super()._captured(request)
-        self._spans = spans
-        session.graph = _Waited(session.graph, self._inside, self)
-        return session
-
-
-class _Waited:
-    """A graph whose replay is waited for, so that the events inside it can be read before the next one."""
-
-    def __init__(self, graph: Any, inside: list[tuple[torch.cuda.Event, torch.cuda.Event]], decoder: EventTimed) -> None:
-        self._graph, self._inside, self._decoder = graph, inside, decoder
-
-    def replay(self) -> None:
-        self._graph.replay()
+    def replay_ends(self) -> None:
         torch.cuda.synchronize()
         for begin, end in self._inside:
             seconds = _elapsed(begin, end)
-            self._decoder._spans.append(lambda seconds=seconds: seconds)
+            self.spans.append(lambda seconds=seconds: seconds)
 
 
 def _elapsed(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
@@ -108,37 +90,36 @@ def _elapsed(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
 
 
 class Ours:
-    """An `Engine` around our decoders.  ``contender``'s block size is known by now; ``max_length`` is of prompt and output."""
+    """An `Engine` around our decoders.  ``candidate``'s block size is known by now; ``max_length`` is of prompt and output."""
 
-    def __init__(self, model: Transformer, contender: Contender, max_length: int) -> None:
-        on_gpu = model.head.weight.is_cuda
-        options = {"max_length": max_length}
+    def __init__(self, model: Transformer, candidate: Candidate, max_length: int) -> None:
+        self.separate = model.head.weight.is_cuda
+        options: dict[str, Any] = {"max_length": max_length}
         if model.config.layout == "block":
-            options["block_size"] = contender.block_size
+            options["block_size"] = candidate.block_size
         else:
-            options |= {"window": contender.window, "order": contender.order}
-        self._options: dict[str, Any] = {} if contender.verification == "auto" else {"verification": contender.verification}
-        self._plain = (decoder_for(model) if on_gpu else HostTimed)(model, contender.schedule, **options)
-        self._timed = EventTimed(model, contender.schedule, **options) if on_gpu else self._plain
-        self.separate = on_gpu
+            options |= {"window": candidate.window, "order": candidate.order}
+        self._options: dict[str, Any] = {} if candidate.verification == "auto" else {"verification": candidate.verification}
+        self._clock = ForwardEvents() if self.separate else ForwardTimes()
+        self._timed = Decoder(model, candidate.schedule, **options, observer=self._clock)
+        self._plain = Decoder(model, candidate.schedule, **options) if self.separate else self._timed
         self.rows: int | None = max(call.rows for call in self._plain.schedule.cycle)
 
     def generate(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
-        return self._measured(self._plain, prompt, cap, temperature, seed, with_model=not self.separate)
+        return self._measured(self._plain, prompt, cap, temperature, seed)
 
     def generate_timed(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
-        return self._measured(self._timed, prompt, cap, temperature, seed, with_model=True)
+        return self._measured(self._timed, prompt, cap, temperature, seed)
 
-    def _measured(
-        self, decoder: Any, prompt: list[int], cap: int, temperature: float, seed: int, *, with_model: bool
-    ) -> Measured:
+    def _measured(self, decoder: Decoder, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
         out = decoder.generate(prompt, max_new_tokens=cap, temperature=temperature, seed=seed, **self._options)
+        inside, first = self._clock.seconds(out.nfe[0]) if decoder is self._timed else (None, None)
         return Measured(
             tokens=out.tokens[0].tolist(),
             nfe=out.nfe[0],
             advances=out.advances[0],
             seconds=out.seconds,
             finish_reason=out.finish_reason[0],
-            model_seconds=decoder.model_seconds if with_model else None,
-            first_model_seconds=decoder.first_model_seconds if with_model else None,
+            model_seconds=inside,
+            first_model_seconds=first,
         )

@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from ..plots import colour, new_figure, new_grid, save
 from . import summary as sums
 from .bootstrap import Interval
-from .plan import Contender
+from .latency import title_of
+from .plan import Candidate
 from .summary import Summary, model_wall
 from .tables import schedule_name
 
-#: One colour per schedule in every figure.
-COLOURS = {"autoregressive": "0.55", "linear": "#4c72b0", "packed": "#c44e52", "quadratic": "#dd8452", "native": "#8172b3"}
 FORMATS = ("png", "svg")
 
 
 def draw_all(summaries: Sequence[Summary], latency: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Draws what there are records for into ``folder`` and returns the files."""
-    main = [s for s in summaries if s.cell.study == "main"]
-    cold, warm = [s for s in main if not s.cell.temperature], [s for s in main if s.cell.temperature]
+    """Draw what there are records for into ``folder`` and return the files."""
+    main = [s for s in summaries if s.setting.study == "main"]
+    cold, warm = [s for s in main if not s.setting.temperature], [s for s in main if s.setting.temperature]
     figures: list[tuple[str, Any]] = [
         ("figure-3-ratios-greedy", ratios(cold, "Greedy decoding")),
         ("figure-4-ratios-sampling", ratios(warm, "Temperature 1")),
@@ -38,78 +38,44 @@ def draw_all(summaries: Sequence[Summary], latency: Mapping[str, Mapping[str, An
         ("acceptance", acceptance(main)),
         ("advances", advance_histograms(main)),
     ]
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in figures:
-        if figure is not None:
-            written += _save(figure, folder, name)
+        for ending in FORMATS if figure is not None else ():
+            written.append(folder / f"{name}.{ending}")
+            save(figure, written[-1])
     return written
 
 
-def _figure(width: float, height: float, rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "packed-ss", "font.size": 9})  # the same file for the same records
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **options)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _grid(panels: int) -> tuple[Any, Any]:
-    """Panels with a common vertical axis, three in a row."""
-    columns = min(panels, 3)
-    rows = -(-panels // columns)
-    figure, axes = _figure(4.6 * columns, 3.4 * rows, rows, columns, sharey=True)
-    for axis in axes.flat[panels:]:
-        axis.set_visible(False)
-    return figure, axes
-
-
-def _save(figure: Any, folder: Path, name: str) -> list[Path]:
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{ending}" for ending in FORMATS]
-    try:
-        for path in paths:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    finally:
-        pyplot.close(figure)
-    return paths
-
-
 def label(summary: Summary, window: int | None = None) -> str:
-    """A cell in a word or two: checkpoint, task, and window and order of an ordered model."""
+    """Name a setting in a word or two: checkpoint, task, and window and order of an ordered model."""
     shape = [] if window is None else [f"W={window}"]
-    shape += [] if summary.cell.order in (None, "left_to_right") else [summary.cell.order]
-    return "\n".join([summary.cell.model, summary.cell.task, *([", ".join(shape)] if shape else [])])
+    shape += [] if summary.setting.order in (None, "left_to_right") else [summary.setting.order]
+    return "\n".join([summary.setting.model, summary.setting.task, *([", ".join(shape)] if shape else [])])
 
 
-def own(summary: Summary, verification: Sequence[str] = ("auto", "greedy", "rejection")) -> list[Contender]:
+def own(summary: Summary, verification: Sequence[str] = ("auto", "greedy", "rejection")) -> list[Candidate]:
     """Our schedules under the paper's verification."""
-    return [c for c in summary.contenders if not c.peer and c.verification in verification]
+    return [c for c in summary.candidates if not c.external and c.verification in verification]
 
 
-#: Panels of figures 3 and 4: title and the interval of a contender against linear.
-_PANELS: tuple[tuple[str, Callable[[Summary, Contender, Contender], Interval | None]], ...] = (
-    ("throughput / linear →", lambda s, c, base: s.ratio(sums.tokens_per_second, c, base)),
-    ("tokens/NFE / linear →", lambda s, c, base: s.ratio(sums.tokens_per_nfe, c, base)),
-    ("time/NFE / linear ←", lambda s, c, base: s.ratio(sums.seconds_per_nfe, c, base)),
+#: Panels of figures 3 and 4: title and the interval of a candidate against linear.
+_PANELS: tuple[tuple[str, Callable[[Summary, Candidate, Candidate], Interval | None]], ...] = (
+    ("throughput / linear →", lambda s, c, base: s.ratio(sums.TOKENS_PER_SECOND, c, base)),
+    ("tokens/NFE / linear →", lambda s, c, base: s.ratio(sums.TOKENS_PER_NFE, c, base)),
+    ("time/NFE / linear ←", lambda s, c, base: s.ratio(sums.SECONDS_PER_NFE, c, base)),
     ("Δ accuracy (points) →", lambda s, c, base: _points(s, c, base)),
 )
 
 
-def _points(summary: Summary, c: Contender, base: Contender) -> Interval | None:
-    if not summary.sums(base).scored[0]:
+def _points(summary: Summary, c: Candidate, base: Candidate) -> Interval | None:
+    if not summary.sums(base).scored:
         return None
-    return Interval(*(100 * part for part in summary.difference(sums.accuracy, c, base)))
+    return Interval(*(100 * part for part in summary.difference(sums.ACCURACY, c, base)))
 
 
 def ratios(summaries: Sequence[Summary], title: str) -> Any:
-    """Figure 3 or 4: a group of points per cell, a colour per schedule, linear as the dashed line."""
+    """Draw figure 3 or 4: a group of points per setting, a colour per schedule, linear as the dashed line."""
     groups = []
     for summary in summaries:
         for window in dict.fromkeys(c.window for c in own(summary)):
@@ -120,7 +86,7 @@ def ratios(summaries: Sequence[Summary], title: str) -> Any:
                 groups.append((label(summary, window), summary, base, others))
     if not groups:
         return None
-    figure, axes = _figure(max(6.0, 1.5 * len(groups) + 2.5), 8.0, len(_PANELS), 1, sharex=True)
+    figure, axes = new_figure(max(6.0, 1.5 * len(groups) + 2.5), 8.0, rows=len(_PANELS), sharex=True)
     names = list(dict.fromkeys(c.schedule for _, _, _, others in groups for c in others))
     for axis, (panel, of) in zip(axes[:, 0], _PANELS, strict=True):
         axis.axhline(0.0 if "accuracy" in panel else 1.0, color="0.4", linewidth=0.8, linestyle="--")
@@ -132,41 +98,41 @@ def ratios(summaries: Sequence[Summary], title: str) -> Any:
                 at = x + 0.6 * ((names.index(c.schedule) + 0.5) / len(names) - 0.5)
                 value, low, high = interval
                 error = [[max(value - low, 0.0)], [max(high - value, 0.0)]] if np.isfinite([low, high]).all() else None
-                axis.errorbar([at], [value], yerr=error, fmt="o", color=COLOURS.get(c.schedule, "k"), markersize=5, capsize=3)
+                axis.errorbar([at], [value], yerr=error, fmt="o", color=colour(c.schedule), markersize=5, capsize=3)
         axis.set_ylabel(panel, fontsize=8)
     axes[-1, 0].set_xticks(range(len(groups)), [name for name, *_ in groups])
     axes[-1, 0].set_xlim(-0.6, len(groups) - 0.4)
     for name in names:
-        axes[0, 0].plot([], [], "o", color=COLOURS.get(name, "k"), label=name)
+        axes[0, 0].plot([], [], "o", color=colour(name), label=name)
     axes[0, 0].legend(frameon=False, ncols=len(names), loc="upper center", bbox_to_anchor=(0.5, 1.3))
     figure.suptitle(f"{title}: ratios to linear, 95 % paired intervals over prompts", fontsize=10)
     return figure
 
 
 def stacked_times(summaries: Sequence[Summary]) -> Any:
-    """Figure 5: each task's model and non-model time over linear's total, tasks of a checkpoint averaged with equal weight."""
+    """Draw figure 5: model and non-model time over linear's total, tasks of a checkpoint averaged with equal weight."""
     shares: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for summary in summaries:
-        if summary.cell.order not in (None, "left_to_right"):
+        if summary.setting.order not in (None, "left_to_right"):
             continue
         for window in dict.fromkeys(c.window for c in own(summary)):
             here = [c for c in own(summary) if c.window == window and c.schedule != "autoregressive"]
             base = next((c for c in here if c.schedule == "linear"), None)
-            whole = None if base is None else model_wall(summary, base)
+            linear = None if base is None else model_wall(summary, base)
             for c in here:
-                if whole is not None and (split := model_wall(summary, c)) is not None:
-                    name = summary.cell.model + ("" if window is None else f", W={window}")
-                    total = sum(whole)
+                if linear is not None and (split := model_wall(summary, c)) is not None:
+                    name = summary.setting.model + ("" if window is None else f", W={window}")
+                    total = sum(linear)
                     shares.setdefault(name, {}).setdefault(c.schedule, []).append((split[0] / total, split[1] / total))
     if not shares:
         return None
-    figure, axes = _figure(1.2 + 3.2 * len(shares), 3.6, 1, len(shares), sharey=True)
+    figure, axes = new_figure(1.2 + 3.2 * len(shares), 3.6, columns=len(shares), sharey=True)
     for axis, (model, by_schedule) in zip(axes[0], shares.items(), strict=True):
         for x, (schedule, found) in enumerate(by_schedule.items()):
             inside, outside = np.mean(found, axis=0)
-            colour = COLOURS.get(schedule, "k")
-            axis.bar(x, inside, color=colour)
-            axis.bar(x, outside, bottom=inside, color=colour, alpha=0.4, hatch="///", edgecolor="white")
+            shade = colour(schedule)
+            axis.bar(x, inside, color=shade)
+            axis.bar(x, outside, bottom=inside, color=shade, alpha=0.4, hatch="///", edgecolor="white")
             axis.annotate(f"{inside + outside:.3f}", (x, inside + outside), ha="center", va="bottom", fontsize=8)
         axis.axhline(1.0, color="0.4", linewidth=0.8, linestyle="--")
         axis.set_xticks(range(len(by_schedule)), list(by_schedule))
@@ -179,26 +145,29 @@ def stacked_times(summaries: Sequence[Summary]) -> Any:
 
 
 def latency_lines(records: Sequence[Mapping[str, Any]]) -> Any:
-    """One call's time against its rows: medians, quartiles, and the lines tau + delta n."""
+    """Draw one call's time against its rows: medians, quartiles, the lines tau + delta n, and the floor of the weights."""
     if not records:
         return None
-    figure, axes = _figure(5.2 * len(records), 3.8, 1, len(records))
+    figure, axes = new_figure(6.0 * len(records), 4.2, columns=len(records))
     for axis, record in zip(axes[0], records, strict=True):
         points = record["points"]
         rows, median = [p["rows"] for p in points], np.array([p["median_ms"] for p in points])
         spread = [median - [p["p25_ms"] for p in points], [p["p75_ms"] for p in points] - median]
         axis.errorbar(rows, median, yerr=np.maximum(spread, 0), fmt="o", markersize=4, capsize=2, label="median, quartiles")
         for i, fit in enumerate(record["fits"]):
-            ends = np.array(fit["rows"])
+            low, high = fit["rows"]
             axis.plot(
-                ends,
-                fit["tau_ms"] + fit["delta_ms"] * ends,
-                "-" if i == 0 else "--",
-                label=f"{fit['tau_ms']:.3g} ms + {1e3 * fit['delta_ms']:.3g} µs · n,  n ≤ {ends[1]}",
+                [low, high],
+                [fit["tau_ms"] + fit["delta_ms"] * n for n in (low, high)],
+                "--" if i else "-",
+                label=f"{low} to {high} rows: {fit['tau_ms']:.3g} ms + {1e3 * fit['delta_ms']:.3g} µs · n",
             )
-        axis.set_title(f"{record['model']}, prefix {record['prefix']}, {record['mask']} rows", fontsize=9)
+        floor = f"weights at {record['copy_gb_s']:.0f} GB/s: {record['floor_ms']:.3g} ms"
+        axis.axhline(record["floor_ms"], color="0.5", linewidth=1, linestyle=":", label=floor)
+        axis.set_title(title_of(record), fontsize=9)
         axis.set_xlabel("rows n of a call")
-        axis.set_ylabel("ms")
+        axis.set_ylabel("time of a call (ms)")
+        axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
         axis.legend(frameon=False, fontsize=8)
     return figure
@@ -224,11 +193,11 @@ def accepted_by_position(advances: Sequence[Sequence[int]], schedule: str, width
 
 
 def acceptance(summaries: Sequence[Summary]) -> Any:
-    """Share of accepted among tested drafts by position; block layout, a panel per cell, a line per schedule and verification."""
-    panels = [s for s in summaries if s.cell.order is None and any(c.schedule in _DRAFTING for c in own(s, _ALL))]
+    """Draw the share of accepted among tested drafts by position, block layout: a line per schedule and verification."""
+    panels = [s for s in summaries if s.setting.order is None and any(c.schedule in _DRAFTING for c in own(s, _ALL))]
     if not panels:
         return None
-    figure, axes = _grid(len(panels))
+    figure, axes = new_grid(len(panels), 4.6, 3.4, sharey=True)
     for axis, summary in zip(axes.flat, panels, strict=False):
         for c in own(summary, _ALL):
             b = summary.block_size(c)
@@ -243,10 +212,10 @@ def acceptance(summaries: Sequence[Summary]) -> Any:
                 [accepted[i] / tested[i] for i in x],
                 _LINES.get(c.verification, "-"),
                 marker=".",
-                color=COLOURS[c.schedule],
+                color=colour(c.schedule),
                 label=f"{schedule_name(c)}, B={b}",
             )
-        axis.set_title(f"{label(summary)}, temperature {summary.cell.temperature:g}".replace("\n", ", "), fontsize=9)
+        axis.set_title(f"{label(summary)}, temperature {summary.setting.temperature:g}".replace("\n", ", "), fontsize=9)
         axis.set_xlabel("position after the prefix")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylim(0, 1.02)
@@ -265,11 +234,11 @@ _FEWEST = 10
 
 
 def advance_histograms(summaries: Sequence[Summary]) -> Any:
-    """Share of the calls that append a tokens, a line per schedule; calls that only propose do not count."""
+    """Draw the share of the calls that append a tokens, a line per schedule; calls that only propose do not count."""
     panels = [s for s in summaries if any(c.schedule != "autoregressive" for c in own(s))]
     if not panels:
         return None
-    figure, axes = _grid(len(panels))
+    figure, axes = new_grid(len(panels), 4.6, 3.4, sharey=True)
     for axis, summary in zip(axes.flat, panels, strict=False):
         windows = list(dict.fromkeys(c.window for c in own(summary)))
         for c in own(summary):
@@ -281,11 +250,11 @@ def advance_histograms(summaries: Sequence[Summary]) -> Any:
                     x,
                     [counts[a] / counts.total() for a in x],
                     where="mid",
-                    color=COLOURS.get(c.schedule, "k"),
+                    color=colour(c.schedule),
                     linestyle=("-", "--", ":", "-.")[windows.index(c.window) % 4],
                     label=f"{name}: mean {sum(a * n for a, n in counts.items()) / counts.total():.2f}",
                 )
-        axis.set_title(f"{label(summary)}, temperature {summary.cell.temperature:g}".replace("\n", ", "), fontsize=9)
+        axis.set_title(f"{label(summary)}, temperature {summary.setting.temperature:g}".replace("\n", ", "), fontsize=9)
         axis.set_xlabel("tokens appended by a call")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend(frameon=False, fontsize=7)

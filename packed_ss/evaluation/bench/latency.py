@@ -2,13 +2,14 @@
 
 A call is the whole forward of one sequence (embedding, layers, attention over a filled cache, head), with the rows' mask as in a
 packed call (half of them verifier rows, half a proposal region) or causal.  The row counts take turns; reported are medians.  On
-a GPU each call is captured as a CUDA graph and replayed between events.
+a GPU each call is captured as a CUDA graph and replayed between events.  The floor beside it is the time in which the memory, at
+the bandwidth of a large copy in the same run, moves the weights that a call reads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import torch
 from ... import ops
 from ...layouts.block import tables
 from ...models.attention import CachedAttention, SlotCache
-from ...models.config import ModelConfig
 from ...models.transformer import Transformer
 from ...rows import Rows
+from .bandwidth import measure_bandwidth
 from .clock import Sampler, interleave, l2_bytes, open_runtime
 
 ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 289)
@@ -36,7 +37,8 @@ def call_rows(count: int, prefix: int, mask: str, vocab_size: int, device: torch
     generator = torch.Generator().manual_seed(count)
     ids = torch.randint(0, vocab_size, (1, count), generator=generator).to(device, torch.int32)
     cache_len = torch.tensor([prefix], dtype=torch.int32, device=device)
-    return Rows(ids, prefix + table.offset[None], prefix + table.row[None], cache_len, table.tail_mask)
+    asked = torch.full_like(ids, -1)  # nothing is made of the logits
+    return Rows(ids, prefix + table.offset[None], prefix + table.row[None], asked, table.tail_mask, cache_len)
 
 
 def model_call(model: Transformer, cache: SlotCache, count: int, prefix: int, mask: str, head: str) -> Callable[[], Any]:
@@ -84,18 +86,19 @@ def measure(
     head: str | None = None,
     capacity: int = 0,
     seconds: float = 20.0,
-    runtime: Any = None,
+    copy_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """One record: a point per row count, the fits, and what they were measured on.
+    """Return a record: a point per row count, the fits, the floor, and what they were measured on.
 
     ``mask`` None is packed for the block layout, else causal; ``head`` None is fused on a GPU, else logits, as the decoders have
-    it; ``runtime`` None is that of the model's device.
+    it.  ``copy_bytes``: what the copy moves that the floor follows from, None for 2 GiB on a GPU and 256 MiB else.
     """
     weight, c = model.head.weight, model.config
     on_gpu = weight.device.type == "cuda"
     mask = mask or ("packed" if c.layout == "block" else "causal")
     head = head or ("fused" if on_gpu and c.layout == "block" else "logits")
-    runtime = runtime or open_runtime(weight.device)
+    runtime = open_runtime(weight.device)
+    bandwidth = measure_bandwidth(runtime, copy_bytes or (2**31 if on_gpu else 2**28))
     cache = filled_cache(model, max(capacity, prefix + max(rows) + 1))
     samplers = {count: Sampler(runtime, model_call(model, cache, count, prefix, mask, head)) for count in rows}
     if on_gpu:
@@ -125,12 +128,40 @@ def measure(
         "threads": torch.get_num_threads(),
         "kernels": ops.kernels(weight.device.type),
         "weight_bytes": read,
-        "cache_bytes": cache_bytes(c, prefix, weight.dtype),
+        **bandwidth,
+        "floor_ms": read / bandwidth["copy_gb_s"] / 1e6,
+        "cache_bytes": SlotCache.bytes(c, 1, prefix, weight.dtype),
         "l2_bytes": l2_bytes(weight.device) if on_gpu else None,
         "points": points,
         "fits": fits,
         "notes": notes,
     }
+
+
+def title_of(record: Mapping[str, Any]) -> str:
+    """Say on one line what was measured."""
+    threads = f", {record['threads']} threads" if record["device"].startswith("CPU") else ""
+    return f"{record['model']}, {record['dtype']}, prefix {record['prefix']}, {record['mask']}, {record['device']}{threads}"
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """Return a record as text."""
+    floor = record["floor_ms"]
+    lines = [
+        title_of(record),
+        f"  weights {record['weight_bytes'] / 1e9:.3f} GB, copy {record['copy_gb_s']:.1f} GB/s, read "
+        f"{record['read_gb_s']:.1f} GB/s: floor {floor:.3f} ms",
+    ]
+    for point in record["points"]:
+        median, low, high = (point[name] for name in ("median_ms", "p25_ms", "p75_ms"))
+        lines.append(f"  {point['rows']:4} rows {median:9.3f} ms  ({low:.3f} to {high:.3f}), {median / floor:.2f} x floor")
+    for fit in record["fits"]:
+        low, high = fit["rows"]
+        lines.append(
+            f"  {low} to {high} rows: {fit['tau_ms']:.3f} ms + {fit['delta_ms']:.5f} ms * n, rms residual "
+            f"{fit['rms_ms']:.4f} ms, at most {100 * fit['largest_relative']:.1f} % off"
+        )
+    return "\n".join(lines + [f"  note: {note}" for note in record["notes"]])
 
 
 def device_name(device: torch.device) -> str:
@@ -156,8 +187,3 @@ def weight_bytes(model: Transformer) -> int:
     """Bytes of weights that every call reads: all of them but the embedding, of which it reads a row per token."""
     tied = model.config.tie_word_embeddings
     return sum(weight.numel() * weight.itemsize for name, weight in model.named_parameters() if tied or name != "embed.weight")
-
-
-def cache_bytes(config: ModelConfig, slots: int, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one sequence that a call reads where it sees ``slots`` slots."""
-    return 2 * config.num_layers * slots * config.num_kv_heads * config.head_dim * dtype.itemsize

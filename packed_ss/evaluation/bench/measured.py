@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Measured:
-    """Tokens and cost of a response, with the fields of `packed_ss.evaluation.bench.records.Response`."""
+    """Tokens and cost of a response, with the fields of `packed_ss.evaluation.bench.run_records.Response`."""
 
     tokens: list[int]
     nfe: int
@@ -20,7 +20,7 @@ class Measured:
 
 
 class Engine(Protocol):
-    """One contender, ready to decode.  ``rows``: the most input rows of a call after the first, None where it has no such number.
+    """One candidate, ready to decode.  ``rows``: the most input rows of a call after the first, None where it has no such number.
     ``separate``: whether `generate` measures no model time, and `generate_timed` does, in a response of its own."""
 
     rows: int | None

@@ -1,7 +1,7 @@
-"""What a run measures: cells, in each of which contenders take turns on the same prompts.
+"""What a run measures: settings, in each of which candidates take turns on the same prompts.
 
 A plan is a function of what was asked for and of the checkpoints' configurations, so that the same command has the same plan,
-and a stopped run is recognised by it.  The one thing it leaves open are block sizes: those of the main cells follow from the
+and a stopped run is recognised by it.  The one thing it leaves open are block sizes: those of the main settings follow from the
 probe's records (App. F.1: each schedule's fastest), unless they are given.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...layouts.ordered_layout import ORDERS
 from ...models.config import ModelConfig
-from ...ordered_steps import ORDERS
 from ...request import whole_number
 from ..tasks import Prompt, Task
 
@@ -30,8 +30,8 @@ PROBE_PROMPTS, PROBE_CAP, PROBE_REPEATS = 10, 512, 3
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One way of decoding.  ``schedule`` is one of ours, or a peer's name where ``peer``.
+class Candidate:
+    """One way of decoding.  ``schedule`` is one of ours, or another decoder's name where ``external``.
 
     ``block_size`` None: as probed (block layout).  ``verification``: "auto" is greedy at temperature 0, else rejection.
     ``adapter``: folder of a proposal-only adapter inside the checkpoint, None for none.
@@ -44,11 +44,11 @@ class Contender:
     order: str | None = None
     verification: str = "auto"
     adapter: str | None = None
-    peer: bool = False
+    external: bool = False
 
 
 @dataclass(frozen=True)
-class Cell:
+class Setting:
     """One checkpoint, task, temperature and order, over the first ``prompts`` of the task, whose texts ``digest`` tells from
     others.  ``study`` is what it is for: "probe" (table 3), "main" (the other tables) or "lora" (tables 4 and 5).
     ``repeats``: responses per prompt.  ``cap``: most new tokens."""
@@ -57,7 +57,7 @@ class Cell:
     model: str
     task: str
     temperature: float
-    contenders: tuple[Contender, ...]
+    candidates: tuple[Candidate, ...]
     prompts: int
     digest: str
     cap: int
@@ -73,14 +73,14 @@ class Cell:
     @property
     def responses(self) -> int:
         """How many are to be decoded."""
-        return self.prompts * self.repeats * len(self.contenders)
+        return self.prompts * self.repeats * len(self.candidates)
 
 
 @dataclass(frozen=True)
 class Plan:
     """Cells in the order in which they run, and what holds for all of them."""
 
-    cells: tuple[Cell, ...]
+    settings: tuple[Setting, ...]
     seed: int
     device: str
     dtype: str
@@ -95,8 +95,11 @@ class Plan:
 
 def plan_from(values: dict[str, Any]) -> Plan:
     """The inverse of `Plan.as_dict`."""
-    cells = tuple(Cell(**(cell | {"contenders": tuple(Contender(**c) for c in cell["contenders"])})) for cell in values["cells"])
-    return Plan(**(values | {"cells": cells}))
+    settings = tuple(
+        Setting(**(setting | {"candidates": tuple(Candidate(**c) for c in setting["candidates"])}))
+        for setting in values["settings"]
+    )
+    return Plan(**(values | {"settings": settings}))
 
 
 @dataclass(frozen=True)
@@ -111,21 +114,21 @@ class Wanted:
     limit: int | None = None
     repeats: int | None = None
     cap: int | None = None
-    peers: bool = True
+    baselines: bool = True
 
 
-def model_cells(
+def model_settings(
     model: str,
     config: ModelConfig,
     tasks: Sequence[Task],
     wanted: Wanted,
     *,
     adapter: str | None = None,
-    peers: Sequence[str] = (),
-    sampling_peers: Sequence[str] = (),
-) -> list[Cell]:
-    """The cells of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``peers`` of greedy decoding and
-    ``sampling_peers``: names of those that can run on it.
+    baselines: Sequence[str] = (),
+    sampling_baselines: Sequence[str] = (),
+) -> list[Setting]:
+    """The settings of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``baselines`` of greedy decoding and
+    ``sampling_baselines``: names of those that can run on it.
 
     Raises ValueError for schedules, modes, orders, windows or block sizes that there are not.
     """
@@ -133,9 +136,12 @@ def model_cells(
     if not tasks or any(not task.prompts for task in tasks):
         raise ValueError("no task with a prompt was given, but at least one is needed")
     if config.layout == "ordered":
-        return _ordered_cells(model, config, tasks, wanted)
-    beside = [[Contender(peer, peer, peer=True) for peer in kind if wanted.peers] for kind in (peers, sampling_peers)]
-    return _block_cells(model, config, tasks, wanted, adapter, *beside)
+        return _ordered_settings(model, config, tasks, wanted)
+    beside = [
+        [Candidate(baseline, baseline, external=True) for baseline in kind if wanted.baselines]
+        for kind in (baselines, sampling_baselines)
+    ]
+    return _block_settings(model, config, tasks, wanted, adapter, *beside)
 
 
 def _check(config: ModelConfig, wanted: Wanted) -> None:
@@ -168,85 +174,87 @@ def _schedules(config: ModelConfig, wanted: Wanted) -> list[str]:
     return [s for s in SCHEDULES[config.layout] if wanted.schedules is None or s in wanted.schedules]
 
 
-def _block_cells(
+def _block_settings(
     model: str,
     config: ModelConfig,
     tasks: Sequence[Task],
     wanted: Wanted,
     adapter: str | None,
-    peers: list[Contender],
-    sampling_peers: list[Contender],
-) -> list[Cell]:
+    baselines: list[Candidate],
+    sampling_baselines: list[Candidate],
+) -> list[Setting]:
     schedules = _schedules(config, wanted)
     drafting = [s for s in schedules if s != "autoregressive"]
-    cells = []
+    settings = []
     first = tasks[0]
     if wanted.block_size is None and drafting:
-        sizes = [Contender(f"{s}, B={b}", s, block_size=b) for s in drafting for b in probe_sizes(s, config.block_size or 16)]
-        cells.append(_cell("probe", model, first, 0.0, sizes, wanted, most=PROBE_PROMPTS, cap=PROBE_CAP, repeats=PROBE_REPEATS))
-    ours = [Contender(s, s, block_size=2 if s == "autoregressive" else wanted.block_size) for s in schedules]
+        sizes = [Candidate(f"{s}, B={b}", s, block_size=b) for s in drafting for b in probe_sizes(s, config.block_size or 16)]
+        settings.append(
+            _setting("probe", model, first, 0.0, sizes, wanted, most=PROBE_PROMPTS, cap=PROBE_CAP, repeats=PROBE_REPEATS)
+        )
+    ours = [Candidate(s, s, block_size=2 if s == "autoregressive" else wanted.block_size) for s in schedules]
     for task in tasks:
         if "greedy" in wanted.modes:
-            cells.append(_cell("main", model, task, 0.0, [*ours, *peers], wanted))
+            settings.append(_setting("main", model, task, 0.0, [*ours, *baselines], wanted))
         if sampled := [mode for mode in wanted.modes if mode != "greedy"]:
             each = [_verified(c, mode) for mode in sampled for c in ours if mode != "match" or c.schedule in _MATCHED]
-            beside = sampling_peers if "rejection" in sampled else []
-            cells.append(_cell("main", model, task, 1.0, [*each, *beside], wanted))
+            beside = sampling_baselines if "rejection" in sampled else []
+            settings.append(_setting("main", model, task, 1.0, [*each, *beside], wanted))
     if adapter is not None and "greedy" in wanted.modes and drafting:
         drafters = [c for c in ours if c.schedule in drafting]
         both = [*drafters, *(replace(c, name=f"{c.name} + LoRA", adapter=adapter) for c in drafters)]
-        cells.append(_cell("lora", model, first, 0.0, both, wanted, cap=PROBE_CAP))
-    return cells
+        settings.append(_setting("lora", model, first, 0.0, both, wanted, cap=PROBE_CAP))
+    return settings
 
 
-def _ordered_cells(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted) -> list[Cell]:
+def _ordered_settings(model: str, config: ModelConfig, tasks: Sequence[Task], wanted: Wanted) -> list[Setting]:
     """Windows and orders take the place of block sizes.
 
     Native and autoregressive have no order, and run beside left to right (table 9); native is greedy alone.
     """
     schedules = _schedules(config, wanted)
     windows = wanted.windows or (max(1, (config.horizon or 16) // 2),)  # the trained horizon is twice the window (App. E.1)
-    cells = []
+    settings = []
     for task in tasks:
         for order in wanted.orders:
             ours = [
-                Contender(f"{s}, W={w}", s, window=w, order=order)
+                Candidate(f"{s}, W={w}", s, window=w, order=order)
                 for w in windows
                 for s in schedules
                 if s not in ("native", "autoregressive") or order == "left_to_right"
             ]
             sampling = [c for c in ours if c.schedule != "native"]
             if "greedy" in wanted.modes and ours:
-                cells.append(_cell("main", model, task, 0.0, ours, wanted, order=order))
+                settings.append(_setting("main", model, task, 0.0, ours, wanted, order=order))
             sampled = [mode for mode in wanted.modes if mode != "greedy"]
             if sampled and sampling and order == "left_to_right":  # as drafts are verified above temperature 0
                 each = [_verified(c, mode) for mode in sampled for c in sampling if mode != "match" or c.schedule in _MATCHED]
-                cells.append(_cell("main", model, task, 1.0, each, wanted, order=order))
-    return cells
+                settings.append(_setting("main", model, task, 1.0, each, wanted, order=order))
+    return settings
 
 
-def _cell(
+def _setting(
     study: str,
     model: str,
     task: Task,
     temperature: float,
-    contenders: Sequence[Contender],
+    candidates: Sequence[Candidate],
     wanted: Wanted,
     *,
     order: str | None = None,
     most: int | None = None,
     cap: int | None = None,
     repeats: int | None = None,
-) -> Cell:
-    """A cell with the task's own cap and repetitions, where nothing else was asked for."""
+) -> Setting:
+    """A setting with the task's own cap and repetitions, where nothing else was asked for."""
     prompts = task.prompts[: wanted.limit][:most]
     caps = [one for one in (wanted.cap or task.max_new_tokens, cap) if one is not None]
-    return Cell(
+    return Setting(
         study,
         model,
         task.name,
         temperature,
-        tuple(contenders),
+        tuple(candidates),
         prompts=len(prompts),
         digest=digest(prompts),
         cap=min(caps),
@@ -261,9 +269,9 @@ def digest(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-def _verified(contender: Contender, mode: str) -> Contender:
-    name = contender.name if mode == "rejection" else f"{contender.name} ({mode})"
-    return replace(contender, name=name, verification=mode)
+def _verified(candidate: Candidate, mode: str) -> Candidate:
+    name = candidate.name if mode == "rejection" else f"{candidate.name} ({mode})"
+    return replace(candidate, name=name, verification=mode)
 
 
 def probe_sizes(schedule: str, block_size: int) -> tuple[int, ...]:

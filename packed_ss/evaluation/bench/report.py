@@ -8,7 +8,7 @@ from typing import Any
 
 from .figures import draw_all
 from .plan import plan_from
-from .records import FILE, Run, read_run
+from .run_records import FILE, Run, read_run
 from .summary import Summary, summarise
 from .tables import Table, all_tables, check_columns
 
@@ -32,7 +32,7 @@ def write_report(folder: Path, columns: Sequence[str] = (), figures: bool = True
     run = read_folder(folder)
     plan = plan_from(run.plan)
     summaries = summarise(plan, run)
-    tables = [table.select(columns) if columns else table for table in all_tables(summaries, _obstacles(run))]
+    tables = [table.select(columns) if columns else table for table in all_tables(summaries, _unavailable(run))]
     (folder / "tables").mkdir(exist_ok=True)
     for table in tables:
         (folder / "tables" / f"{table.name}.md").write_text(table.markdown(), encoding="utf-8")
@@ -42,9 +42,9 @@ def write_report(folder: Path, columns: Sequence[str] = (), figures: bool = True
     return tables
 
 
-def _obstacles(run: Run) -> dict[str, dict[str, str]]:
-    """By model, the peers that the first start could not run, and why."""
-    return next((note["peers"] for note in run.notes if "peers" in note), {})
+def _unavailable(run: Run) -> dict[str, dict[str, str]]:
+    """By model, the baselines that the first start could not run, and why."""
+    return next((note["baselines"] for note in run.notes if "baselines" in note), {})
 
 
 def _text(run: Run, summaries: Sequence[Summary], tables: Sequence[Table], drawn: Sequence[Path]) -> str:
@@ -61,7 +61,7 @@ def _about(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """What the tables were measured on and how, a line each."""
     starts = [note for note in run.notes if note.get("what") == "start"]
     lines = [
-        "Batch 1, contenders in turns within each prompt. Wall time includes prefill and all decoding work; every forward "
+        "Batch 1, candidates in turns within each prompt. Wall time includes prefill and all decoding work; every forward "
         "is one NFE, prompt and first proposal together one, also at temperature 1; rates are of totals; brackets are 95 % "
         "percentile intervals of 20,000 paired resamples over prompts, and say nothing of the machine's noise."
     ]
@@ -85,5 +85,5 @@ def _about(run: Run, summaries: Sequence[Summary]) -> list[str]:
         else "Model time is taken inside the same responses, around each forward.",
     ]
     if left := sum(s.incomplete for s in summaries):
-        lines += ["", f"The run is not finished: {left} prompts that some contender has not decoded are left out."]
+        lines += ["", f"The run is not finished: {left} prompts that some candidate has not decoded are left out."]
     return lines

@@ -1,6 +1,6 @@
-"""Runs a plan: batch 1, contenders in turns within each prompt, one record on disk per response.
+"""Runs a plan: batch 1, candidates in turns within each prompt, one record on disk per response.
 
-Each prompt starts with another contender, so that drift of the machine hits all alike.  A contender decodes once unmeasured
+Each prompt starts with another candidate, so that drift of the machine hits all alike.  A candidate decodes once unmeasured
 before its first measured response, also after a stop in between.
 """
 
@@ -20,13 +20,13 @@ from ...models.loading import load_model
 from ...models.tokenizer import load_tokenizer
 from ...models.transformer import Transformer
 from ..compare import chat_prompt
-from ..peers import GREEDY_PEERS, SAMPLING_PEERS, make_peer, obstacle
 from ..tasks import Task
+from .baselines import GREEDY_BASELINES, SAMPLING_BASELINES, make_baseline, unavailable
 from .engines import Ours
 from .latency import measure
 from .measured import Engine
-from .plan import Cell, Contender, Plan
-from .records import Recorder, Response, Run
+from .plan import Candidate, Plan, Setting
+from .run_records import Recorder, Response, Run
 
 #: New tokens of the unmeasured response.
 WARM_UP = 16
@@ -59,11 +59,11 @@ class Models:
         self._models.clear()
 
 
-def peers_of(model: Transformer) -> tuple[list[str], list[str], dict[str, str]]:
-    """The peers of greedy decoding and those of sampling that can run on a model here, and why the others cannot."""
-    reasons = {peer: obstacle(peer, model) for peer in (*GREEDY_PEERS, *SAMPLING_PEERS)}
-    able = [[peer for peer in kind if not reasons[peer]] for kind in (GREEDY_PEERS, SAMPLING_PEERS)]
-    return *able, {peer: why for peer, why in reasons.items() if why}
+def baselines_of(model: Transformer) -> tuple[list[str], list[str], dict[str, str]]:
+    """The baselines of greedy decoding and those of sampling that can run on a model here, and why the others cannot."""
+    reasons = {baseline: unavailable(baseline, model) for baseline in (*GREEDY_BASELINES, *SAMPLING_BASELINES)}
+    able = [[baseline for baseline in kind if not reasons[baseline]] for kind in (GREEDY_BASELINES, SAMPLING_BASELINES)]
+    return *able, {baseline: why for baseline, why in reasons.items() if why}
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -83,74 +83,74 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def keys_of(cell: Cell) -> Iterator[tuple[int, int, Contender]]:
-    """(prompt's index, repeat, contender) of a cell, in the order in which they run."""
-    for i in range(cell.prompts):
-        for repeat in range(cell.repeats):
-            for j in range(len(cell.contenders)):
-                yield i, repeat, cell.contenders[(i * cell.repeats + repeat + j) % len(cell.contenders)]
+def keys_of(setting: Setting) -> Iterator[tuple[int, int, Candidate]]:
+    """(prompt's index, repeat, candidate) of a setting, in the order in which they run."""
+    for i in range(setting.prompts):
+        for repeat in range(setting.repeats):
+            for j in range(len(setting.candidates)):
+                yield i, repeat, setting.candidates[(i * setting.repeats + repeat + j) % len(setting.candidates)]
 
 
-def resolved(cell: Cell, run: Run) -> Cell:
-    """The cell with the block sizes that it left to the probe: of each schedule the one with the most tokens per second.
+def resolved(setting: Setting, run: Run) -> Setting:
+    """The setting with the block sizes that it left to the probe: of each schedule the one with the most tokens per second.
 
     Raises ValueError where the run holds no probe of a schedule.
     """
 
-    def size(contender: Contender) -> int:
+    def size(candidate: Candidate) -> int:
         totals: dict[int, list[float]] = {}
         for r in run.responses.values():
-            if r.cell.startswith(f"probe/{cell.model}/") and r.schedule == contender.schedule and r.block_size is not None:
+            if r.setting.startswith(f"probe/{setting.model}/") and r.schedule == candidate.schedule and r.block_size is not None:
                 total = totals.setdefault(r.block_size, [0.0, 0.0])
                 total[0] += r.tokens
                 total[1] += r.seconds
         if not totals:
-            raise ValueError(f"{contender.name} has no block size and no probe: give a block size")
+            raise ValueError(f"{candidate.name} has no block size and no probe: give a block size")
         return max(totals, key=lambda b: totals[b][0] / totals[b][1])
 
-    open_ = [c for c in cell.contenders if c.block_size is None and c.window is None and not c.peer]
+    open_ = [c for c in setting.candidates if c.block_size is None and c.window is None and not c.external]
     sizes = {c.name: size(c) for c in open_}
-    chosen = [replace(c, block_size=sizes[c.name]) if c.name in sizes else c for c in cell.contenders]
-    return replace(cell, contenders=tuple(chosen))
+    chosen = [replace(c, block_size=sizes[c.name]) if c.name in sizes else c for c in setting.candidates]
+    return replace(setting, candidates=tuple(chosen))
 
 
-def run_cell(
-    cell: Cell, task: Task, models: Models, recorder: Recorder, seed: int, progress: Callable[[], None] = lambda: None
+def run_setting(
+    setting: Setting, task: Task, models: Models, recorder: Recorder, seed: int, progress: Callable[[], None] = lambda: None
 ) -> None:
-    """Decodes what of a cell the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
-    cell = resolved(cell, recorder.run)
-    tokenizer = models.tokenizer(cell.model)
-    asked = task.prompts[: cell.prompts]
+    """Decodes what of a setting the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
+    setting = resolved(setting, recorder.run)
+    tokenizer = models.tokenizer(setting.model)
+    asked = task.prompts[: setting.prompts]
     prompts = [chat_prompt(tokenizer, prompt.text) for prompt in asked]
-    longest = max(map(len, prompts), default=0) + cell.cap
+    longest = max(map(len, prompts), default=0) + setting.cap
     engines: dict[str, Engine] = {}
 
-    def engine(contender: Contender) -> Engine:
-        if contender.name not in engines:
-            made = _engine(contender, models.model(cell.model, contender.adapter), longest)
+    def engine(candidate: Candidate) -> Engine:
+        if candidate.name not in engines:
+            made = _engine(candidate, models.model(setting.model, candidate.adapter), longest)
             for generate in (made.generate, made.generate_timed) if made.separate else (made.generate,):
-                generate(prompts[0], min(cell.cap, WARM_UP), cell.temperature, seed)
-            engines[contender.name] = made
-        return engines[contender.name]
+                generate(prompts[0], min(setting.cap, WARM_UP), setting.temperature, seed)
+            engines[candidate.name] = made
+        return engines[candidate.name]
 
-    for i, repeat, contender in keys_of(cell):
-        key = (cell.name, contender.name, asked[i].id, repeat, False)
+    for i, repeat, candidate in keys_of(setting):
+        key = (setting.name, candidate.name, asked[i].id, repeat, False)
         if key not in recorder.run.responses:
-            made, own = engine(contender), seed + _SEEDS * i + repeat
+            made, own = engine(candidate), seed + _SEEDS * i + repeat
             for timed in (True, False) if made.separate else (False,):
-                out = (made.generate_timed if timed else made.generate)(prompts[i], cell.cap, cell.temperature, own)
+                out = (made.generate_timed if timed else made.generate)(prompts[i], setting.cap, setting.temperature, own)
                 text = tokenizer.decode(out.tokens, skip_special_tokens=True)
                 score = None if timed else task.score(asked[i], text)
                 recorder.add(
                     Response(
-                        cell=cell.name,
-                        contender=contender.name,
+                        setting=setting.name,
+                        candidate=candidate.name,
                         prompt=asked[i].id,
                         repeat=repeat,
                         seed=own,
-                        schedule=contender.schedule,
-                        block_size=contender.block_size,
-                        window=contender.window,
+                        schedule=candidate.schedule,
+                        block_size=candidate.block_size,
+                        window=candidate.window,
                         rows=made.rows,
                         tokens=len(out.tokens),
                         nfe=out.nfe,
@@ -167,26 +167,26 @@ def run_cell(
         progress()
 
 
-def _engine(contender: Contender, model: Transformer, max_length: int) -> Engine:
-    return make_peer(contender.schedule, model, max_length) if contender.peer else Ours(model, contender, max_length)
+def _engine(candidate: Candidate, model: Transformer, max_length: int) -> Engine:
+    return make_baseline(candidate.schedule, model, max_length) if candidate.external else Ours(model, candidate, max_length)
 
 
 def run_plan(
     plan: Plan,
-    tasks: Callable[[Cell], Task],
+    tasks: Callable[[Setting], Task],
     models: Models,
     recorder: Recorder,
     progress: Callable[[str, int | None], None] = lambda what, total: None,
 ) -> None:
     """Everything that the records of a plan lack.
 
-    ``progress(what, total)``: a cell of so many responses begins; ``progress(what, None)``: one of them is there.
+    ``progress(what, total)``: a setting of so many responses begins; ``progress(what, None)``: one of them is there.
     """
-    for model in dict.fromkeys(cell.model for cell in plan.cells):
-        for cell in plan.cells:
-            if cell.model == model:
-                progress(cell.name, cell.responses)
-                run_cell(cell, tasks(cell), models, recorder, plan.seed, lambda name=cell.name: progress(name, None))
+    for model in dict.fromkeys(setting.model for setting in plan.settings):
+        for setting in plan.settings:
+            if setting.model == model:
+                progress(setting.name, setting.responses)
+                run_setting(setting, tasks(setting), models, recorder, plan.seed, lambda name=setting.name: progress(name, None))
         if plan.latency_seconds and model not in recorder.run.latency:
             progress(f"latency/{model}", 1)
             recorder.note("latency", measure(models.model(model), model, seconds=plan.latency_seconds))

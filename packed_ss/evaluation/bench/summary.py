@@ -1,189 +1,164 @@
-"""Totals of a cell by contender and prompt, and the statistics that the tables and figures are made of."""
+"""Totals of a setting by candidate and prompt, and the statistics that the tables and figures are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .bootstrap import RESAMPLES, Interval, percentile_interval, resampled_totals
-from .plan import Cell, Contender, Plan
-from .records import Response, Run
-
-#: What is added up of a prompt's responses.
-STATISTICS = (
-    "responses",
-    "tokens",
-    "nfe",
-    "seconds",
-    "score",
-    "scored",
-    "model",
-    "first_model",
-    "modelled",
-    "modelled_nfe",
-    "modelled_seconds",
-)
-
-#: A statistic of totals: rows are `STATISTICS`, columns are resamples (or one column: the sample itself).
-Statistic = Callable[["Sums"], NDArray[np.float64]]
+from .bootstrap import Interval, paired_interval
+from .plan import Candidate, Plan, Setting
+from .run_records import Response, Run
 
 
-class Sums:
-    """Totals [STATISTICS, samples] of one contender, by name."""
+class Sums(NamedTuple):
+    """What is added up of the responses of one candidate."""
 
-    def __init__(self, totals: NDArray[np.float64]) -> None:
-        self._totals = totals
-
-    def __getattr__(self, name: str) -> NDArray[np.float64]:
-        if name not in STATISTICS:
-            raise AttributeError(name)
-        return self._totals[STATISTICS.index(name)]
-
-    def rate(self, above: str, below: str) -> NDArray[np.float64]:
-        """A ratio of totals, not a number where there is nothing below."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            top, bottom = getattr(self, above), getattr(self, below)
-            return np.where(bottom > 0, top / bottom, np.nan)
+    responses: float
+    tokens: float
+    nfe: float
+    seconds: float
+    score: float
+    scored: float
+    model: float
+    first_model: float
+    modelled: float
+    modelled_nfe: float
 
 
-def tokens_per_second(sums: Sums) -> NDArray[np.float64]:
-    return sums.rate("tokens", "seconds")
+class Rate(NamedTuple):
+    """A ratio of two sums, by name."""
+
+    above: str
+    below: str
+
+    def of(self, sums: Sums) -> float:
+        """Return the ratio, not a number where there is nothing below."""
+        above, below = getattr(sums, self.above), getattr(sums, self.below)
+        return above / below if below > 0 else float("nan")
 
 
-def tokens_per_nfe(sums: Sums) -> NDArray[np.float64]:
-    return sums.rate("tokens", "nfe")
-
-
-def seconds_per_nfe(sums: Sums) -> NDArray[np.float64]:
-    return sums.rate("seconds", "nfe")
-
-
-def wall(sums: Sums) -> NDArray[np.float64]:
-    """Mean seconds per response."""
-    return sums.rate("seconds", "responses")
-
-
-def accuracy(sums: Sums) -> NDArray[np.float64]:
-    """Mean correctness per response, of those that have a score."""
-    return sums.rate("score", "scored")
+TOKENS_PER_SECOND = Rate("tokens", "seconds")
+TOKENS_PER_NFE = Rate("tokens", "nfe")
+SECONDS_PER_NFE = Rate("seconds", "nfe")
+#: Mean seconds per response, and mean correctness of those that have a score.
+WALL, ACCURACY = Rate("seconds", "responses"), Rate("score", "scored")
 
 
 @dataclass
 class Summary:
-    """A cell's complete prompts (every repeat of every contender is there) and the totals over them."""
+    """A setting's complete prompts (every repeat of every candidate is there) and the totals over them."""
 
-    cell: Cell
+    setting: Setting
     prompts: list[str]
-    #: [contenders, STATISTICS, prompts]
+    #: [candidates, sums, prompts]
     values: NDArray[np.float64]
     responses: dict[str, list[Response]]
     seed: int
-    #: Prompts of the cell that some contender has not finished, and are left out.
+    #: Prompts of the setting that some candidate has not finished, and are left out.
     incomplete: int
+    _intervals: dict[Any, Interval] = field(default_factory=dict, repr=False)
 
     @property
-    def contenders(self) -> tuple[Contender, ...]:
-        return self.cell.contenders
+    def candidates(self) -> tuple[Candidate, ...]:
+        return self.setting.candidates
 
-    def contender(self, name: str) -> Contender | None:
-        """A contender by its name; None where there is none."""
-        return next((c for c in self.contenders if c.name == name), None)
+    def candidate(self, name: str) -> Candidate | None:
+        """A candidate by its name; None where there is none."""
+        return next((c for c in self.candidates if c.name == name), None)
 
-    def like(self, schedule: str, other: Contender) -> Contender | None:
-        """The contender that differs from ``other`` in its schedule alone (and in its block size: each has its own)."""
+    def like(self, schedule: str, other: Candidate) -> Candidate | None:
+        """The candidate that differs from ``other`` in its schedule alone (and in its block size: each has its own)."""
 
-        def rest(c: Contender) -> tuple:
-            return c.window, c.order, c.verification, c.adapter, c.peer
+        def rest(c: Candidate) -> tuple:
+            return c.window, c.order, c.verification, c.adapter, c.external
 
-        return next((c for c in self.contenders if c.schedule == schedule and rest(c) == rest(other)), None)
+        return next((c for c in self.candidates if c.schedule == schedule and rest(c) == rest(other)), None)
 
-    def _index(self, contender: Contender) -> int:
-        return self.contenders.index(contender)
+    def _index(self, candidate: Candidate) -> int:
+        return self.candidates.index(candidate)
 
-    def sums(self, contender: Contender) -> Sums:
-        """The sample's totals, one column."""
-        return Sums(self.values[self._index(contender)].sum(1, keepdims=True))
+    def sums(self, candidate: Candidate) -> Sums:
+        """The sample's totals."""
+        return Sums(*self.values[self._index(candidate)].sum(1).tolist())
 
-    @cached_property
-    def _resampled(self) -> NDArray[np.float64]:
-        k, s, p = self.values.shape
-        return resampled_totals(self.values.reshape(k * s, p), RESAMPLES, self.seed).reshape(RESAMPLES, k, s)
+    def value(self, candidate: Candidate, rate: Rate) -> float:
+        """A rate of the sample."""
+        return rate.of(self.sums(candidate))
 
-    def resampled(self, contender: Contender) -> Sums:
-        """The resamples' totals; every contender of the cell has the same prompts drawn."""
-        return Sums(self._resampled[:, self._index(contender)].T)
+    def ratio(self, rate: Rate, one: Candidate, base: Candidate) -> Interval:
+        """``one``'s rate over ``base``'s, with its paired interval."""
+        return self._paired(np.divide, rate, one, base)
 
-    def value(self, contender: Contender, statistic: Statistic) -> float:
-        """A statistic of the sample."""
-        return float(statistic(self.sums(contender))[0])
+    def difference(self, rate: Rate, one: Candidate, base: Candidate) -> Interval:
+        """``one``'s rate minus ``base``'s, with its paired interval."""
+        return self._paired(np.subtract, rate, one, base)
 
-    def ratio(self, statistic: Statistic, one: Contender, base: Contender) -> Interval:
-        """``one``'s statistic over ``base``'s, with its paired interval."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            samples = statistic(self.resampled(one)) / statistic(self.resampled(base))
-        return percentile_interval(self.value(one, statistic) / self.value(base, statistic), samples)
+    def _paired(self, how: np.ufunc, rate: Rate, one: Candidate, base: Candidate) -> Interval:
+        key = how, rate, one, base
+        if key not in self._intervals:  # tables and figures ask for the same ones
 
-    def difference(self, statistic: Statistic, one: Contender, base: Contender) -> Interval:
-        """``one``'s statistic minus ``base``'s, with its paired interval."""
-        samples = statistic(self.resampled(one)) - statistic(self.resampled(base))
-        return percentile_interval(self.value(one, statistic) - self.value(base, statistic), samples)
+            def of(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    return how(totals[0] / totals[1], totals[2] / totals[3])
 
-    def block_size(self, contender: Contender) -> int | None:
+            rows = [self.values[self._index(c), Sums._fields.index(name)] for c in (one, base) for name in rate]
+            self._intervals[key] = paired_interval(np.stack(rows), of, self.seed)
+        return self._intervals[key]
+
+    def block_size(self, candidate: Candidate) -> int | None:
         """The block size that was run, the probe's choice included."""
-        found = self.responses.get(contender.name)
-        return contender.block_size if not found else found[0].block_size
+        found = self.responses.get(candidate.name)
+        return candidate.block_size if not found else found[0].block_size
 
-    def rows(self, contender: Contender) -> int | None:
+    def rows(self, candidate: Candidate) -> int | None:
         """The most input rows of a call after the first."""
-        found = self.responses.get(contender.name)
+        found = self.responses.get(candidate.name)
         return found[0].rows if found else None
 
 
 def summarise(plan: Plan, run: Run) -> list[Summary]:
-    """A summary of each cell of which a prompt is complete, in the plan's order."""
-    by_cell: dict[str, list[Response]] = {}
+    """A summary of each setting of which a prompt is complete, in the plan's order."""
+    by_setting: dict[str, list[Response]] = {}
     for response in run.responses.values():
-        by_cell.setdefault(response.cell, []).append(response)
-    found = [_summary(cell, by_cell.get(cell.name, ()), plan.seed) for cell in plan.cells]
+        by_setting.setdefault(response.setting, []).append(response)
+    found = [_summary(setting, by_setting.get(setting.name, ()), plan.seed) for setting in plan.settings]
     return [summary for summary in found if summary.prompts]
 
 
-def _summary(cell: Cell, responses: Sequence[Response], seed: int) -> Summary:
+def _summary(setting: Setting, responses: Sequence[Response], seed: int) -> Summary:
     untimed = [r for r in responses if not r.timed]
     prompts = list(dict.fromkeys(r.prompt for r in untimed))
-    done = {(r.contender, r.prompt, r.repeat) for r in untimed}
-    whole = [p for p in prompts if all((c.name, p, k) in done for c in cell.contenders for k in range(cell.repeats))]
-    column = {prompt: i for i, prompt in enumerate(whole)}
-    row = {c.name: i for i, c in enumerate(cell.contenders)}
-    values = np.zeros((len(row), len(STATISTICS), len(whole)))
+    done = {(r.candidate, r.prompt, r.repeat) for r in untimed}
+    complete = [p for p in prompts if all((c.name, p, k) in done for c in setting.candidates for k in range(setting.repeats))]
+    column = {prompt: i for i, prompt in enumerate(complete)}
+    row = {c.name: i for i, c in enumerate(setting.candidates)}
+    values = np.zeros((len(row), len(Sums._fields), len(complete)))
     kept: dict[str, list[Response]] = {}
     for r in responses:
-        if r.prompt not in column or r.contender not in row or r.repeat >= cell.repeats:
+        if r.prompt not in column or r.candidate not in row or r.repeat >= setting.repeats:
             continue
-        cells = values[row[r.contender], :, column[r.prompt]]
+        cell = values[row[r.candidate], :, column[r.prompt]]
         if not r.timed:
-            kept.setdefault(r.contender, []).append(r)
+            kept.setdefault(r.candidate, []).append(r)
             scored = r.score is not None
-            cells[:6] += (1, r.tokens, r.nfe, r.seconds, r.score or 0.0, scored)
+            cell[:6] += (1, r.tokens, r.nfe, r.seconds, r.score or 0.0, scored)
         if r.model_seconds is not None:
-            cells[6:9] += (r.model_seconds, r.first_model_seconds or 0.0, 1)
-            cells[9] += r.nfe
-        if r.model_seconds is not None and not r.timed:
-            cells[10] += r.seconds
-    return Summary(cell, whole, values, kept, seed, len(prompts) - len(whole))
+            cell[6:9] += (r.model_seconds, r.first_model_seconds or 0.0, 1)
+            cell[9] += r.nfe
+    return Summary(setting, complete, values, kept, seed, len(prompts) - len(complete))
 
 
-def model_wall(summary: Summary, contender: Contender) -> tuple[float, float] | None:
+def model_wall(summary: Summary, candidate: Candidate) -> tuple[float, float] | None:
     """Mean seconds per response in the model's forward and outside it, together the mean wall time; None where not measured.
 
     Where model time comes from responses of their own, the rest is the wall time of the others minus it.
     """
-    sums = summary.sums(contender)
-    if not sums.modelled[0]:
+    sums = summary.sums(candidate)
+    if not sums.modelled:
         return None
-    inside, whole = float(sums.rate("model", "modelled")[0]), float(wall(sums)[0])
-    return inside, whole - inside
+    inside = Rate("model", "modelled").of(sums)
+    return inside, WALL.of(sums) - inside

@@ -2,7 +2,7 @@
 
 table-03 block-size probe          table-04, 05 proposal-only LoRA       table-06, 07 absolute, temperature 0 and 1
 table-08, 09 ordered models        table-10, 12, 13 paired efficiency    table-11 paired accuracy
-peers and acceptance have no counterpart in the paper.  A table without rows is not made.
+baselines and acceptance have no counterpart in the paper.  A table without rows is not made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from . import summary as sums
 from .bootstrap import Interval
-from .plan import Contender
+from .plan import Candidate
 from .summary import Summary, model_wall
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ FORMATS: dict[str, str] = {
     "verification": "",
     "order": "",
     "baseline": "",
-    "peer": "",
+    "decoder": "",
     "note": "",
     "temperature": "g",
     "B": "d",
@@ -136,19 +136,19 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]] | None = None) -> list[Table]:
-    """The tables that have rows.  ``obstacles``: by model, the peers that could not run and why."""
-    main = [s for s in summaries if s.cell.study == "main"]
-    block, ordered = [s for s in main if s.cell.order is None], [s for s in main if s.cell.order is not None]
-    cold, warm = ([s for s in block if bool(s.cell.temperature) == sampled] for sampled in (False, True))
-    ordered_cold = [s for s in ordered if not s.cell.temperature]
-    lora = [s for s in summaries if s.cell.study == "lora"]
+def all_tables(summaries: Sequence[Summary], unavailable: dict[str, dict[str, str]] | None = None) -> list[Table]:
+    """The tables that have rows.  ``unavailable``: by model, the baselines that could not run and why."""
+    main = [s for s in summaries if s.setting.study == "main"]
+    block, ordered = [s for s in main if s.setting.order is None], [s for s in main if s.setting.order is not None]
+    cold, warm = ([s for s in block if bool(s.setting.temperature) == sampled] for sampled in (False, True))
+    ordered_cold = [s for s in ordered if not s.setting.temperature]
+    lora = [s for s in summaries if s.setting.study == "lora"]
     tables = [
         _table(
             "table-03-block-size-probe",
             "Table 3: block-size probe",
             ("model", "task", "schedule", "B", "rows/call", "tokens", "NFE", "wall (s)", "tokens/s", "accuracy"),
-            [s for s in summaries if s.cell.study == "probe"],
+            [s for s in summaries if s.setting.study == "probe"],
             absolute_rows,
             group=("model", "schedule"),
         ),
@@ -208,7 +208,7 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
             "table-08-ordered-left-to-right",
             "Table 8: ordered models, left to right and native",
             ("model", "task", "W", "schedule", "rows/call", *_ABSOLUTE),
-            [s for s in ordered_cold if s.cell.order == "left_to_right"],
+            [s for s in ordered_cold if s.setting.order == "left_to_right"],
             own_rows,
             group=("model", "task", "W"),
         ),
@@ -224,7 +224,7 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
             "table-09b-ordered-sampling",
             "Ordered models at temperature 1 (not in the paper)",
             ("model", "task", "W", "order", "schedule", "rows/call", *_ABSOLUTE),
-            [s for s in ordered if s.cell.temperature],
+            [s for s in ordered if s.setting.temperature],
             own_rows,
             group=("model", "task", "W", "order"),
         ),
@@ -267,13 +267,13 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
             paired_rows,
         ),
         _table(
-            "peers",
+            "baselines",
             "What one would use instead, on the same weights",
             (
                 "model",
                 "task",
                 "temperature",
-                "peer",
+                "decoder",
                 "B",
                 "same text as autoregressive",
                 "tokens",
@@ -284,7 +284,7 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
                 "note",
             ),
             block,
-            peer_rows,
+            baseline_rows,
             group=("model", "task", "temperature"),
         ),
         _table(
@@ -297,10 +297,10 @@ def all_tables(summaries: Sequence[Summary], obstacles: dict[str, dict[str, str]
         ),
     ]
     for i, table in enumerate(tables):
-        if table.name == "peers" and table.rows:
+        if table.name == "baselines" and table.rows:
             missing = [
-                {"model": model, "peer": ", ".join(p for p in reasons if reasons[p] == why), "note": f"not run: {why}"}
-                for model, reasons in (obstacles or {}).items()
+                {"model": model, "decoder": ", ".join(p for p in reasons if reasons[p] == why), "note": f"not run: {why}"}
+                for model, reasons in (unavailable or {}).items()
                 for why in dict.fromkeys(reasons.values())
             ]
             tables[i] = replace(table, rows=[*table.rows, *missing])
@@ -328,11 +328,11 @@ def _table(
     return Table(name, title, columns, rows, frozenset(best.values()))
 
 
-def absolute_rows(summary: Summary, contenders: Sequence[Contender] | None = None) -> Iterator[Row]:
-    """Means per response and rates of totals, a row per contender."""
-    for c in summary.contenders if contenders is None else contenders:
+def absolute_rows(summary: Summary, candidates: Sequence[Candidate] | None = None) -> Iterator[Row]:
+    """Means per response and rates of totals, a row per candidate."""
+    for c in summary.candidates if candidates is None else candidates:
         total, split = summary.sums(c), model_wall(summary, c)
-        yield _cell(summary) | {
+        yield _setting(summary) | {
             "schedule": schedule_name(c),
             "verification": c.verification,
             "weights": "LoRA" if c.adapter else "base",
@@ -341,37 +341,37 @@ def absolute_rows(summary: Summary, contenders: Sequence[Contender] | None = Non
             "rows/call": summary.rows(c),
             "B": None if c.schedule == "autoregressive" else summary.block_size(c),
             "prompts": len(summary.prompts),
-            "responses": int(total.responses[0]),
-            "accuracy": summary.value(c, sums.accuracy),
-            "tokens": float(total.rate("tokens", "responses")[0]),
-            "wall (s)": summary.value(c, sums.wall),
-            "NFE": float(total.rate("nfe", "responses")[0]),
-            "tokens/NFE": summary.value(c, sums.tokens_per_nfe),
-            "ms/NFE": 1e3 * summary.value(c, sums.seconds_per_nfe),
-            "tokens/s": summary.value(c, sums.tokens_per_second),
+            "responses": int(total.responses),
+            "accuracy": summary.value(c, sums.ACCURACY),
+            "tokens": total.tokens / total.responses,
+            "wall (s)": summary.value(c, sums.WALL),
+            "NFE": total.nfe / total.responses,
+            "tokens/NFE": summary.value(c, sums.TOKENS_PER_NFE),
+            "ms/NFE": 1e3 * summary.value(c, sums.SECONDS_PER_NFE),
+            "tokens/s": summary.value(c, sums.TOKENS_PER_SECOND),
             "model (s)": split and split[0],
             "non-model (s)": split and split[1],
         }
 
 
-def _cell(summary: Summary) -> Row:
-    return {"model": summary.cell.model, "task": summary.cell.task, "temperature": summary.cell.temperature}
+def _setting(summary: Summary) -> Row:
+    return {"model": summary.setting.model, "task": summary.setting.task, "temperature": summary.setting.temperature}
 
 
-def schedule_name(contender: Contender) -> str:
-    """A contender's schedule, with the verification where it is not the usual one."""
-    return contender.schedule + (f" ({contender.verification})" if contender.verification in ("coupled", "match") else "")
+def schedule_name(candidate: Candidate) -> str:
+    """A candidate's schedule, with the verification where it is not the usual one."""
+    return candidate.schedule + (f" ({candidate.verification})" if candidate.verification in ("coupled", "match") else "")
 
 
 def own_rows(summary: Summary) -> Iterator[Row]:
     """`absolute_rows` of our schedules under the paper's verification: rejection above temperature 0."""
-    usual = [c for c in summary.contenders if not c.peer and c.verification not in ("coupled", "match")]
+    usual = [c for c in summary.candidates if not c.external and c.verification not in ("coupled", "match")]
     yield from absolute_rows(summary, usual)
 
 
 def lora_rows(summary: Summary) -> Iterator[Row]:
     """Base and adapter, schedule by schedule."""
-    yield from absolute_rows(summary, sorted(summary.contenders, key=lambda c: c.adapter is not None))
+    yield from absolute_rows(summary, sorted(summary.candidates, key=lambda c: c.adapter is not None))
 
 
 def lora_iteration_rows(summary: Summary) -> Iterator[Row]:
@@ -379,12 +379,12 @@ def lora_iteration_rows(summary: Summary) -> Iterator[Row]:
 
     Rows at most: ours computes an update for the proposal rows that it selects and for no other.
     """
-    for c in summary.contenders:
+    for c in summary.candidates:
         if c.adapter is not None:
-            base = summary.contender(c.name.removesuffix(" + LoRA"))
+            base = summary.candidate(c.name.removesuffix(" + LoRA"))
             b = summary.block_size(c) or 0
             rows = b * b if c.schedule == "quadratic" else b
-            yield _cell(summary) | {
+            yield _setting(summary) | {
                 "schedule": c.schedule,
                 "B": b,
                 "iterations": _iterations(summary, c)[0],
@@ -395,18 +395,18 @@ def lora_iteration_rows(summary: Summary) -> Iterator[Row]:
             }
 
 
-def _iterations(summary: Summary, c: Contender) -> tuple[float, float]:
+def _iterations(summary: Summary, c: Candidate) -> tuple[float, float]:
     """Iterations per response after the first call, and milliseconds of model time in one."""
     total = summary.sums(c)
     calls = 2 if c.schedule == "linear" else 1
-    per_response = float((total.nfe - total.responses)[0] / total.responses[0]) / calls
-    modelled = float((total.modelled_nfe - total.modelled)[0]) / calls
-    return per_response, 1e3 * float((total.model - total.first_model)[0]) / modelled if modelled else math.nan
+    per_response = (total.nfe - total.responses) / total.responses / calls
+    modelled = (total.modelled_nfe - total.modelled) / calls
+    return per_response, 1e3 * (total.model - total.first_model) / modelled if modelled else math.nan
 
 
-def pairs(summary: Summary) -> Iterator[tuple[Contender, Contender]]:
+def pairs(summary: Summary) -> Iterator[tuple[Candidate, Candidate]]:
     """(packed, baseline): every other schedule of ours under the same window, order, verification and weights."""
-    for packed in summary.contenders:
+    for packed in summary.candidates:
         if packed.schedule == "packed" and packed.verification not in ("coupled", "match"):
             for schedule in ("autoregressive", "linear", "quadratic", "native"):
                 if (base := summary.like(schedule, packed)) is not None:
@@ -416,52 +416,52 @@ def pairs(summary: Summary) -> Iterator[tuple[Contender, Contender]]:
 def paired_rows(summary: Summary) -> Iterator[Row]:
     """Wall time, packed minus baseline, and ratios packed / baseline, with 95 % paired intervals."""
     for packed, base in pairs(summary):
-        yield _cell(summary) | {
+        yield _setting(summary) | {
             "W": packed.window,
-            "order": summary.cell.order,
+            "order": summary.setting.order,
             "baseline": base.schedule,
-            "wall difference (s)": summary.difference(sums.wall, packed, base),
-            "throughput ratio": summary.ratio(sums.tokens_per_second, packed, base),
-            "tokens/NFE ratio": summary.ratio(sums.tokens_per_nfe, packed, base),
-            "time/NFE ratio": summary.ratio(sums.seconds_per_nfe, packed, base),
+            "wall difference (s)": summary.difference(sums.WALL, packed, base),
+            "throughput ratio": summary.ratio(sums.TOKENS_PER_SECOND, packed, base),
+            "tokens/NFE ratio": summary.ratio(sums.TOKENS_PER_NFE, packed, base),
+            "time/NFE ratio": summary.ratio(sums.SECONDS_PER_NFE, packed, base),
         }
 
 
 def accuracy_rows(summary: Summary) -> Iterator[Row]:
     """Differences in percentage points; tasks that measure speed only have none."""
     for packed, base in pairs(summary):
-        if summary.sums(packed).scored[0]:
-            difference = summary.difference(sums.accuracy, packed, base)
-            yield _cell(summary) | {
+        if summary.sums(packed).scored:
+            difference = summary.difference(sums.ACCURACY, packed, base)
+            yield _setting(summary) | {
                 "W": packed.window,
-                "order": summary.cell.order,
+                "order": summary.setting.order,
                 "baseline": base.schedule,
-                "accuracy of packed": summary.value(packed, sums.accuracy),
-                "accuracy of baseline": summary.value(base, sums.accuracy),
+                "accuracy of packed": summary.value(packed, sums.ACCURACY),
+                "accuracy of baseline": summary.value(base, sums.ACCURACY),
                 "accuracy difference (points)": Interval(*(100 * part for part in difference)),
             }
 
 
-def peer_rows(summary: Summary) -> Iterator[Row]:
-    """Peers beside all of our schedules, where there is a peer; throughput over transformers' with its paired interval."""
-    if not any(c.peer for c in summary.contenders):
+def baseline_rows(summary: Summary) -> Iterator[Row]:
+    """Baselines beside all of our schedules, where there is one; throughput over transformers' with its paired interval."""
+    if not any(c.external for c in summary.candidates):
         return
-    base, plain = summary.contender("transformers"), summary.contender("autoregressive")
+    base, plain = summary.candidate("transformers"), summary.candidate("autoregressive")
     texts = {(r.prompt, r.repeat): r.text for r in summary.responses.get("autoregressive", ())}
-    for c, row in zip(summary.contenders, absolute_rows(summary), strict=True):
+    for c, row in zip(summary.candidates, absolute_rows(summary), strict=True):
         own = summary.responses[c.name]
         same = sum(texts.get((r.prompt, r.repeat)) == r.text for r in own)
-        comparable = plain is not None and not summary.cell.temperature
+        comparable = plain is not None and not summary.setting.temperature
         yield row | {
-            "peer": c.name if c.peer else f"ours: {c.name}",
+            "decoder": c.name if c.external else f"ours: {c.name}",
             "same text as autoregressive": f"{same}/{len(own)}" if comparable else None,
-            "tokens/s, × transformers": base and summary.ratio(sums.tokens_per_second, c, base),
+            "tokens/s, × transformers": base and summary.ratio(sums.TOKENS_PER_SECOND, c, base),
         }
 
 
 def acceptance_rows(summary: Summary) -> Iterator[Row]:
     """Every verification above temperature 0: accepted drafts of a call that may accept (advance - 1), and what follows."""
-    ours = [c for c in summary.contenders if not c.peer and c.schedule != "autoregressive"]
+    ours = [c for c in summary.candidates if not c.external and c.schedule != "autoregressive"]
     if len({c.verification for c in ours}) > 1:
         for c, row in zip(ours, absolute_rows(summary, ours), strict=True):
             advances = [a for r in summary.responses[c.name] for a in (r.advances or [])[1:] if a]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .ops import native
+from ..ops import native
 
 
-def obstacle() -> str:
+def unavailable() -> str:
     """Why there can be no device loop here, in one sentence; empty where there can."""
     module = native.module()
     if module is None:
@@ -29,7 +29,7 @@ class DeviceLoop:
     functions, events or allocations.  ``finish_reason`` [N] int32 is on the GPU of the capture, where the iteration writes it.
     Both are kept, and must live while a launch runs.
 
-    Raises ValueError for another ``finish_reason`` or ``limit``, and RuntimeError, one sentence, where `obstacle` says why or
+    Raises ValueError for another ``finish_reason`` or ``limit``, and RuntimeError, one sentence, where `unavailable` says why or
     CUDA refuses the graph; nothing is left of the attempt.
     """
 
@@ -42,7 +42,7 @@ class DeviceLoop:
             )
         if finish_reason.device.type != "cuda":
             raise ValueError(f"finish_reason is on {finish_reason.device}, but it must be on the GPU of the captured graph")
-        if reason := obstacle():
+        if reason := unavailable():
             raise RuntimeError(f"there can be no device loop: {reason}")
         #: [1] int32 on the device: how many iterations the last launch has run.
         self.iterations = torch.zeros(1, dtype=torch.int32, device=finish_reason.device)

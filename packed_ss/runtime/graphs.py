@@ -1,7 +1,6 @@
 """CUDA graphs as a decoder needs them: warm-up, capture and replay, and looks at the state that wait for an earlier moment.
 
-A decoder asks its runtime for three things, in stream order: to capture an iteration, to replay it, and to report the
-state.  Only waiting for a report blocks the host, and what was queued after it goes on meanwhile.
+The captured runtime asks for three things, in stream order: to capture an iteration, to replay it, and to report the state.  Only waiting for a report blocks the host, and what was queued after it goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .decoder import State
+from ..state import State
 
 #: Runs before a capture: kernels are compiled, libraries make their workspaces, and the second run finds all of it.
 WARM_UPS = 2
@@ -64,7 +63,7 @@ class Reports:
         return next(self._turn)
 
 
-class CudaRuntime:
+class CudaGraphs:
     """Graphs on one device, all on one stream of its own and in one memory pool: no two of them ever run at once."""
 
     def __init__(self, device: torch.device) -> None:

@@ -15,23 +15,23 @@ from typing import Any, BinaryIO
 
 FILE = "records.jsonl"
 #: Grows when a record's meaning changes: records of another format are another run's.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Response:
     """One measured response.
 
-    cell, contender, prompt, repeat: what was run (`packed_ss.evaluation.bench.plan`).  rows: the most input rows of a call after
-    the first, None for peers.  tokens: new ones, a stop included.
-    nfe: model calls, the first included.  advances: tokens that each call appended; None where a peer does not tell.
-    seconds: decoder wall time, prefill included, device synchronised.  model_seconds: inside the model's forward, and
-    first_model_seconds: the first call's share of it; None where not measured.  timed: whether this response was decoded
-    only for model_seconds, with waits that make its ``seconds`` too long.  score: 1 right, 0 wrong, None unscored.
+    setting, candidate, prompt, repeat: what was run (`packed_ss.evaluation.bench.plan`).  rows: the most input rows of a call
+    after the first, None for baselines.  tokens: new ones, a stop included.  nfe: model calls, the first included.
+    advances: tokens that each call appended; None where a baseline does not tell.  seconds: decoder wall time, prefill
+    included, device synchronised.  model_seconds: inside the model's forward, and first_model_seconds: the first call's share
+    of it; None where not measured.  timed: whether this response was decoded only for model_seconds, with waits that make its
+    ``seconds`` too long.  score: 1 right, 0 wrong, None unscored.
     """
 
-    cell: str
-    contender: str
+    setting: str
+    candidate: str
     prompt: str
     repeat: int
     seed: int
@@ -53,7 +53,7 @@ class Response:
     @property
     def key(self) -> tuple[str, str, str, int, bool]:
         """What names a response within a run."""
-        return self.cell, self.contender, self.prompt, self.repeat, self.timed
+        return self.setting, self.candidate, self.prompt, self.repeat, self.timed
 
     @property
     def non_model_seconds(self) -> float | None:

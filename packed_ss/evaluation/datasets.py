@@ -1,4 +1,4 @@
-"""Records of benchmark files: JSON lines, gzipped or not, or one JSON list."""
+"""Read data sets: JSON lines, gzipped or not, or one JSON list."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""The steps of the ordered layout: its state, its calls' rows, and what resolves their logits."""
+"""The ordered layout as a decoder uses it: its schedule's calls, their rows, and what advances its state."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .layouts.ordered import OrderedCall
-from .models.attention import SlotCache
-from .models.config import ModelConfig
-from .ordered_state import OrderedProgress, OrderedState
-from .request import Request
-from .rows import Rows
-from .sampling import Stream
-from .schedules import Branched, ordered_schedule
+from ..models.attention import SlotCache
+from ..models.config import ModelConfig
+from ..ordered_state import OrderedProgress, OrderedState
+from ..request import Request
+from ..rows import ORDERED_ROWS, Rows
+from ..schedules import Branched, ordered_schedule
+from .ordered import OrderedCall
 
 #: An order policy: a name, or a function from the window (ascending output positions, from 1) to a permutation of it.
 Order = str | Callable[[tuple[int, ...]], Sequence[int]]
@@ -25,12 +25,15 @@ ORDERS = ("left_to_right", "confidence")
 THRESHOLD = 0.9
 
 
-class OrderedSteps:
+class OrderedLayout:
     """What a decoder does to decode an ordered model under ``schedule`` with a window of W positions in the given order.
 
     Raises ValueError for a window that is not a whole number of at least 1, another order, and what `ordered_schedule` refuses;
     warns of a window beyond the checkpoint's horizon.
     """
+
+    #: Some ids are excluded, which takes logits.
+    takes_ids = False
 
     def __init__(self, config: ModelConfig, schedule: str | Branched, window: int | None, order: Order) -> None:
         if window is None:
@@ -47,6 +50,8 @@ class OrderedSteps:
             raise ValueError(f"order is {order!r} with the native schedule, but that one has no order: left_to_right is accepted")
         self.policy = order
         self.native = schedule == "native"
+        #: Whether advances ask for the probabilities of tokens.
+        self.wants_probability = self.native or order == "confidence"
         self.window = max(call.window for call in self.schedule.cycle)
         self.waiting = max(call.waiting_rows for call in self.schedule.cycle)
         self.masks = 0
@@ -62,35 +67,22 @@ class OrderedSteps:
         if request.verification == "greedy":
             return
         if self.native:
-            raise ValueError(f"temperature is {request.temperature} with the native schedule, which is greedy: 0 is accepted")
+            raise ValueError(f"temperature is {max(request.temperature)} with the native schedule, which is greedy: 0 is accepted")
         if self.policy != "left_to_right":
             raise ValueError(
-                f"order is {self.policy!r} with temperature {request.temperature}, but above 0 left_to_right is "
+                f"order is {self.policy!r} with temperature {max(request.temperature)}, but above 0 left_to_right is "
                 "accepted: another order would depend on the draws"
             )
 
-    def new_state(
-        self,
-        request: Request,
-        device: torch.device,
-        *,
-        capacity: int,
-        stops: Sequence[Sequence[int]],
-        calls: int | None = None,
-        log_q: tuple[int, torch.dtype] | None = None,
-    ) -> OrderedState:
-        """The state before the first call; arguments as those of `OrderedState.start`."""
+    def new_state(self, request: Request, device: torch.device, **shape: Any) -> OrderedState:
+        """The state before the first call; further arguments are those of `OrderedState.start`."""
         return OrderedState.start(
             request.prompts,
             max_new_tokens=request.max_new_tokens,
             window=self.window,
             waiting=self.waiting,
-            capacity=capacity,
-            stops=stops,
-            seeds=request.seeds,
             device=device,
-            calls=calls,
-            log_q=log_q,
+            **shape,
         )
 
     def prefilled(self, state: OrderedState) -> None:
@@ -134,89 +126,46 @@ class OrderedSteps:
 
     def pack(self, state: OrderedState, call: OrderedCall, spare_slot: int) -> Rows:
         """The rows and the tail mask of a call, written from the state."""
-        rows = self.buffers(state, call)
-        torch.ops.packed_ss.pack_ordered(
-            state.tokens,
-            state.cache_len,
-            state.order,
-            state.draft,
-            state.waiting,
-            self.config.mask_token_id,
-            spare_slot,
-            call.waiting_rows,
-            call.window,
-            call.drafts,
-            call.verifies,
-            call.cuts,
-            rows.ids,
-            rows.positions,
-            rows.slots,
-            rows.tail_mask,
-            state.consulted,
-        )
-        return rows
+        torch.ops.packed_ss.pack_ordered(state.operands(), *self._target(state, call, spare_slot))
+        return self.buffers(state, call)
 
-    def resolve(
+    def usable(self, logits: Tensor) -> Tensor:
+        """The logits, -inf at ids that must not be drawn."""
+        return logits.index_fill_(-1, self._excluded_ids(logits.device), -torch.inf)
+
+    def advance(
         self,
-        outputs: tuple[Tensor, ...],
+        ids: Tensor,
+        accepted: Tensor | None,
+        probability: Tensor | None,
         state: OrderedState,
-        request: Request,
         call: OrderedCall,
         following: OrderedCall | None,
         cache: SlotCache,
     ) -> None:
-        """Advances the state by a call's logits, and writes the rows of the ``following`` call where its shape is known."""
-        (logits,) = outputs
-        logits.index_fill_(-1, self._excluded_ids(logits.device), -torch.inf)
-        if request.verification == "greedy":
-            self._resolve_greedy(logits, state, call)
-            if self.native or self.policy != "left_to_right":  # left to right, nothing is decoded beyond a stop
-                torch.ops.packed_ss.compact_cache(cache.keys, cache.values, state.cache_len, state.source, state.moved)
-        else:
-            self._resolve_sampled(logits, state, request, call)
+        """Advance the state by a call's tokens; write the rows of the ``following`` call where its shape is known."""
+        target: tuple[Any, ...] = (0, 0, 0, 0, False, False, (), [])
         if following is not None:
-            self.pack(state, following, cache.capacity - 1)
-
-    def _resolve_greedy(self, logits: Tensor, state: OrderedState, call: OrderedCall) -> None:
-        by_confidence = self.policy == "confidence"
-        ids, probability = torch.ops.packed_ss.argmax_rows(logits, by_confidence or self.native)
+            target = self._target(state, following, cache.capacity - 1)
         if self.native and call.cuts:
-            torch.ops.packed_ss.resolve_native(ids, probability, *state.operands(), call.window, THRESHOLD)
-            return
-        torch.ops.packed_ss.resolve_ordered(
-            ids,
-            probability if by_confidence else None,
-            None,
-            *state.operands(),
-            call.waiting_rows,
-            call.window,
-            call.verifies,
-            call.cuts,
-            by_confidence,
-        )
+            torch.ops.packed_ss.advance_native(ids, probability, state.operands(), call.window, THRESHOLD, *target)
+        else:
+            torch.ops.packed_ss.advance_ordered(
+                ids, probability, accepted, state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts,
+                self.policy == "confidence", *target,
+            )  # fmt: skip
+        if self.native or self.policy != "left_to_right":  # left to right, nothing is decoded beyond a stop
+            torch.ops.packed_ss.compact_cache(cache.keys, cache.values, state.cache_len, state.first_moved, state.moved_from)
 
-    def _resolve_sampled(self, logits: Tensor, state: OrderedState, request: Request, call: OrderedCall) -> None:
-        """Verifies, resolves, and then draws the draft of the positions that are still open."""
-        sampling = (state.seed, request.temperature, request.top_k, request.top_p)
-        rejects = request.verification == "rejection"
-        ids, accepted = state.draft.new_empty((state.draft.shape[0], 0)), None
-        if call.verifies and rejects:
-            ids, accepted = torch.ops.packed_ss.verify_rows(
-                logits, state.consulted, state.order, *sampling, state.draft, state.draft_log_q
-            )
-        elif call.verifies:
-            ids = torch.empty_like(state.draft)
-            torch.ops.packed_ss.draw_rows(logits, state.consulted, state.order, *sampling, int(Stream.TARGET), ids, None)
-        if call.verifies:
-            ids = ids[:, : call.window].contiguous()
-        torch.ops.packed_ss.resolve_ordered(
-            ids, None, accepted, *state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts, False
-        )
-        if call.cuts:
-            stream = Stream.TARGET if request.verification == "coupled" else Stream.DRAFT
-            torch.ops.packed_ss.draw_rows(
-                logits, state.retained, state.order, *sampling, int(stream), state.draft, state.draft_log_q if rejects else None
-            )
+    def draft_column(self, call: OrderedCall) -> int | None:
+        """The first column of a call's rows that hold the draft; None where none does."""
+        return call.waiting_rows if call.drafts else None
+
+    def _target(self, state: OrderedState, call: OrderedCall, spare_slot: int) -> tuple[Any, ...]:
+        """What operators take to write the rows of a call."""
+        rows = self.buffers(state, call).operands(len(ORDERED_ROWS))
+        shape = (call.waiting_rows, call.window, call.drafts, call.verifies, call.cuts)
+        return (self.config.mask_token_id, spare_slot, *shape, rows)
 
     def _excluded_ids(self, device: torch.device) -> Tensor:
         if device not in self._excluded:

@@ -1,4 +1,4 @@
-"""What people would decode the same weights with instead: contenders of the same run, or the reason why one cannot run.
+"""What people would decode the same weights with instead, as candidates of the same run.
 
 transformers     `generate`, greedy, with its cache
 prompt-lookup    the same, assisted by n-grams of the prompt and the output
@@ -7,7 +7,7 @@ flashinfer       the linear schedule with FlashInfer's `chain_speculative_sampli
 
 They need a causal model whose function is the decoder's: a Nemotron-Labs-Diffusion checkpoint is a Ministral 3 in its
 autoregressive mode.  SetDLM verifies with MASK rows, which no causal class of transformers computes, so that ordered models
-have no peers.
+have no baselines.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..decoder import Decoder
-from ..models import nemotron
-from ..models.export import rope_json
-from ..models.rope import angles, rotate
-from ..models.transformer import Transformer
-from ..ops import resolve
-from ..sampling import Stream, gumbel, process
-from .bench.measured import Measured
+from ...decoder import Decoder
+from ...models import nemotron
+from ...models.export import rope_json
+from ...models.rope import angles, rotate
+from ...models.transformer import Transformer
+from ...resolve import Resolver
+from ...sampling import process
+from ...state import BlockState
+from .measured import Measured
 
-#: Peers of greedy decoding and of sampling.
-GREEDY_PEERS = ("transformers", "prompt-lookup", "compiled")
-SAMPLING_PEERS = ("flashinfer",)
+#: Baselines of greedy decoding and of sampling.
+GREEDY_BASELINES = ("transformers", "prompt-lookup", "compiled")
+SAMPLING_BASELINES = ("flashinfer",)
 #: Tokens that prompt lookup proposes at a time: the value in transformers' own examples.
 LOOKUP_TOKENS = 10
 
 
-def obstacle(peer: str, model: Transformer) -> str:
-    """Why a peer cannot decode this model here, in a sentence; empty where it can.  Raises ValueError for an unknown name."""
-    if peer not in (*GREEDY_PEERS, *SAMPLING_PEERS):
-        raise ValueError(f"the peer is {peer!r}, but it must be one of {', '.join((*GREEDY_PEERS, *SAMPLING_PEERS))}")
+def unavailable(baseline: str, model: Transformer) -> str:
+    """Why a baseline cannot decode this model here, in a sentence; empty where it can.  Raises ValueError for an unknown name."""
+    if baseline not in (*GREEDY_BASELINES, *SAMPLING_BASELINES):
+        raise ValueError(
+            f"the baseline is {baseline!r}, but it must be one of {', '.join((*GREEDY_BASELINES, *SAMPLING_BASELINES))}"
+        )
     if model.config.layout != "block":
         return "no causal class of transformers computes what an ordered model verifies with, a MASK row in place of a token."
-    if peer in ("compiled", "flashinfer") and not model.head.weight.is_cuda:
-        return "it captures CUDA graphs and needs a GPU." if peer == "compiled" else "its kernels need a GPU."
-    if peer == "flashinfer":
+    if baseline in ("compiled", "flashinfer") and not model.head.weight.is_cuda:
+        return "it captures CUDA graphs and needs a GPU." if baseline == "compiled" else "its kernels need a GPU."
+    if baseline == "flashinfer":
         if importlib.util.find_spec("flashinfer") is None:
             return "FlashInfer is not installed."
         from flashinfer import sampling
@@ -55,15 +58,15 @@ def obstacle(peer: str, model: Transformer) -> str:
     return ""
 
 
-def make_peer(peer: str, model: Transformer, max_length: int) -> Any:
-    """A peer as an `Engine`; ``max_length`` is of prompt and output.  To be asked for only where `obstacle` has none."""
-    if peer == "compiled":
+def make_baseline(baseline: str, model: Transformer, max_length: int) -> Any:
+    """A baseline as an `Engine`; ``max_length`` is of prompt and output.  For one that is not `unavailable`."""
+    if baseline == "compiled":
         return CompiledLoop(model, max_length)
-    if peer == "flashinfer":
+    if baseline == "flashinfer":
         from flashinfer.sampling import chain_speculative_sampling
 
         return ChainVerified(model, max_length, chain_speculative_sampling)
-    return TransformersGenerate(model, lookup=LOOKUP_TOKENS if peer == "prompt-lookup" else None)
+    return TransformersGenerate(model, lookup=LOOKUP_TOKENS if baseline == "prompt-lookup" else None)
 
 
 def ministral3(model: Transformer, attention: str = "sdpa") -> Any:
@@ -108,8 +111,8 @@ def checkpoint_parts(model: Transformer, tensors: Any) -> list[tuple[str, Tensor
     """The checkpoint's tensors of a model, by name."""
     named = []
     for parameter, parts in tensors.items():
-        whole = model.get_parameter(parameter).detach()
-        named += zip((name for name, _ in parts), whole.split([shape[0] for _, shape in parts]), strict=True)
+        weight = model.get_parameter(parameter).detach()
+        named += zip((name for name, _ in parts), weight.split([shape[0] for _, shape in parts]), strict=True)
     return named
 
 
@@ -180,7 +183,7 @@ class CompiledLoop:
         self.model, self.max_length = model, max_length
         shape = (c.num_layers, 1, max_length, c.num_kv_heads, c.head_dim)
         self._keys, self._values = (torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
-        self._place = torch.arange(max_length, device=weight.device)
+        self._slots = torch.arange(max_length, device=weight.device)
         self._step = (compiled or self._captured)(self._call)
 
     def _captured(self, step: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -192,7 +195,7 @@ class CompiledLoop:
         """The argmax after the last of ``ids`` [1, R] at ``positions`` [R], whose keys and values go into the cache."""
         model = self.model
         cos, sin, scale = angles(model.config.rope, model.frequencies, positions[None])
-        seen = self._place[None] <= positions[:, None]
+        seen = self._slots[None] <= positions[:, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -208,15 +211,15 @@ class CompiledLoop:
     @torch.no_grad()
     def generate(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
         """``temperature`` must be 0."""
-        stops, device = set(self.model.config.eos_token_ids), self._place.device
+        stops, device = set(self.model.config.eos_token_ids), self._slots.device
         _synchronize(device)
         begin = time.perf_counter()
-        token = self._call(torch.tensor([prompt], device=device), self._place[: len(prompt)])
+        token = self._call(torch.tensor([prompt], device=device), self._slots[: len(prompt)])
         tokens = [int(token)]
         while tokens[-1] not in stops and len(tokens) < cap:
             at = len(prompt) + len(tokens) - 1
             # A clone, for the next replay writes over what this one returns.
-            token = self._step(token[None], self._place[at : at + 1]).clone()
+            token = self._step(token[None], self._slots[at : at + 1]).clone()
             tokens.append(int(token))
         seconds = time.perf_counter() - begin
         return Measured(
@@ -233,15 +236,16 @@ class CompiledLoop:
 class ChainVerified:
     """Linear decoding at temperature > 0 whose verification is ``chain``, FlashInfer's `chain_speculative_sampling` or its like.
 
-    The draft, the state and the commit are ours; the coins and the corrections are its own, so that texts have the model's law
-    but are not those of a seed.
+    Everything else is ours; the coins and the corrections are its own, so that texts have the model's law but are not those of
+    a seed.
     """
 
     separate = False
 
     def __init__(self, model: Transformer, max_length: int, chain: Callable[..., Any], schedule: str = "linear") -> None:
-        self._decoder = _ChainDecoder(model, schedule, max_length=max_length)
-        self._decoder.chain = chain
+        # Eager: its generator's state cannot be part of a captured graph.
+        self._decoder = Decoder(model, schedule, max_length=max_length, runtime="eager")
+        self._decoder.resolver = _ChainResolver(self._decoder.layout, chain)
         self.rows = max(call.rows for call in self._decoder.schedule.cycle)
 
     def generate(self, prompt: list[int], cap: int, temperature: float, seed: int) -> Measured:
@@ -257,34 +261,24 @@ class ChainVerified:
     generate_timed = generate
 
 
-class _ChainDecoder(Decoder):
-    """The plain decoder, batch 1, with another verification: its calls have no verifier row without a draft but the last."""
+class _ChainResolver(Resolver):
+    """Verify by ``chain``, batch 1, where no verifier row of a call but the last is without a draft."""
 
-    chain: Callable[..., Any]
+    def __init__(self, layout: Any, chain: Callable[..., Any]) -> None:
+        super().__init__(layout)
+        self._chain = chain
 
-    def _resolve(self, outputs: tuple[Tensor, ...], state: Any, request: Any, call: Any, following: Any = None) -> None:
-        (logits,) = outputs
-        filters = (request.temperature, request.top_k, request.top_p)
-        shape = (call.verifier_rows, call.block_size, list(call.cuts), call.shift, 0, 0, [], None, None, None)
-        bound = resolve._Call(*state.operands(), *shape)
-        v, h, advance = call.verifier_rows, None, None
-        if v:
-            target = process(logits[:, :v], *filters).softmax(-1)
-            if v > 1:
-                drafts = state.draft_log_q[:, : v - 1].exp()
-                out, _, emitted = self.chain(drafts, state.draft[:, : v - 1].contiguous(), target)
-                h = emitted.long()
-            else:
-                out, h = torch.multinomial(target[:, 0], 1), torch.zeros_like(state.length, dtype=torch.int64)
-            advance = resolve.commit(bound, out.clamp(min=0).int(), h, h + 1)
-        if call.cuts:
-            rows, count = resolve.retained_rows(bound, h, advance)
-            log_q = process(resolve._rows_of(logits, rows), *filters).log_softmax(-1)
-            place = state.length.unsqueeze(1) + torch.arange(log_q.shape[1], dtype=torch.int32, device=logits.device)
-            noise = gumbel(state.seed, place, Stream.DRAFT, log_q.shape[-1])
-            state.draft_log_q.copy_(log_q)
-            resolve.retain(bound, (log_q + noise).argmax(-1).int(), count)
-        resolve.finish(bound)
+    def verify(self, logits: Tensor, predicts: Tensor, state: BlockState, ids: Tensor, accepted: Tensor) -> None:
+        v = ids.shape[1]
+        target = process(logits[:, :v], state.temperature, state.top_k, state.top_p).softmax(-1)
+        accepted.zero_()
+        if v == 1:
+            ids.copy_(torch.multinomial(target[:, 0], 1))
+            return
+        drafts = state.draft_log_q[:, : v - 1].exp()
+        out, _, emitted = self._chain(drafts, state.draft[:, : v - 1].contiguous(), target)
+        ids.copy_(out)
+        accepted.copy_(torch.arange(v, device=ids.device) < emitted[:, None])
 
 
 def _reason(tokens: Sequence[int], stops: Sequence[int]) -> str:
