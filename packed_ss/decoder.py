@@ -2,8 +2,8 @@
 
     state --pack--> rows --model--> logits --resolve--> state        until every sequence has finished
 
-Which rows a call has is the layout's (`packed_ss.layouts`), what its logits do to the state the resolver's (`packed_ss.resolve`), and
-how calls are run, one by one or as captured iterations, the runtime's (`packed_ss.runtime`).
+Which rows a call has is the layout's (`packed_ss.layouts`), what its logits do to the state the resolver's (`packed_ss.resolve`),
+and how calls are run, one by one or as captured iterations, the runtime's (`packed_ss.runtime`).
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ class Decoder:
     no lossless one.
 
     ``runtime``: "eager" makes call after call; "captured" replays one iteration as a CUDA graph and never waits for the device
-    inside it; "auto" is captured on a GPU (eager where ``order`` is a function) and eager elsewhere.  Of the captured one: ``loop``,
-    "bursts" of ``burst`` iterations or "device", a whole generation as one launch.  ``head``: "fused" computes a greedy call's
-    argmax with the head and never writes logits, "logits" writes them, as ordered models always do; "auto" is fused on a GPU.  One
-    decoder keeps to one.  ``observer`` watches it.
+    inside it; "auto" is captured on a GPU (eager where ``order`` is a function) and eager elsewhere.  Of the captured one:
+    ``loop``, "bursts" of ``burst`` iterations or "device", a whole generation as one launch.  ``head``: "fused" computes a greedy
+    call's argmax with the head and never writes logits, "logits" writes them, as ordered models always do; "auto" is fused on a
+    GPU.  One decoder keeps to one.  ``observer`` watches it.
 
     One `generate` runs at a time: another thread waits for its turn.
 
     Raises ValueError for values outside the accepted ranges, for an argument of the other layout and for a cache that does not
-    fit; RuntimeError where a captured runtime is asked for and there is no GPU; warns of a window beyond the checkpoint's horizon.
+    fit; RuntimeError where a captured runtime is asked for and there is no GPU; warns of a window beyond the checkpoint's
+    horizon.
     """
 
     #: What ``runtime`` may be besides "auto", which is the first.
@@ -103,9 +104,8 @@ class Decoder:
         burst: int = 1,
         observer: Observer | None = None,
     ) -> None:
-        for name, value in (("max_length", max_length), ("batch_size", batch_size), ("burst", burst)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}, but it must be a whole number of at least 1")
+        for name, size in (("max_length", max_length), ("batch_size", batch_size), ("burst", burst)):
+            whole_number(name, size, least=1)
         for name, value, accepted in (("head", head, ("auto", "fused", "logits")), ("loop", loop, ("bursts", "device"))):
             if value not in accepted:
                 raise ValueError(f"{name} is {value!r}, but it must be one of {', '.join(accepted)}")
@@ -117,7 +117,7 @@ class Decoder:
         self.device, self.dtype = model.head.weight.device, model.head.weight.dtype
         chosen = self.runtimes[0] if runtime == "auto" else runtime
         self.runtime = open_runtime(chosen, self.device, self.dtype, loop=loop, burst=burst, order=order)
-        self.fuses_head = self.layout.takes_ids and (head == "fused" or head == "auto" and self.device.type == "cuda")
+        self.fuses_head = self.layout.takes_ids and (head == "fused" or (head == "auto" and self.device.type == "cuda"))
         # A call's rows may lie past max_length; one more slot is the spare.
         capacity = max_length + self.layout.most_rows + 1
         check_cache_fits(model.config, batch_size, max_length, capacity, self.dtype, self.runtime.free_memory())
@@ -142,11 +142,11 @@ class Decoder:
         """Continue each prompt by up to ``max_new_tokens`` tokens, exactly as the autoregressive model would.
 
         ``input_ids``: token ids, 1-D tensor or list, or several of them (lengths may differ).  ``temperature``, ``top_k`` and
-        ``top_p``: one value, or one for each prompt.  A temperature below 1e-5 is greedy; else ``verification`` is "rejection" (the
-        default: equal to AR in law), "coupled" (equal to AR at the same seed) or, to compare with, "match" (coupled's text;
-        drafts stand where two independent draws agree).  ``top_k`` 0 and ``top_p`` 1 filter nothing.  ``seed``: one per prompt, or s
-        for s + i.  ``eos_token_id``: None for the checkpoint's, one id, several, or [] for none.  ``stop_sequences``: token id lists,
-        matched in the output only.  ``streamer``: transformers' interface, one prompt only.
+        ``top_p``: one value, or one for each prompt.  A temperature below 1e-5 is greedy; else ``verification`` is "rejection"
+        (the default: equal to AR in law), "coupled" (equal to AR at the same seed) or, to compare with, "match" (coupled's text;
+        drafts stand where two independent draws agree).  ``top_k`` 0 and ``top_p`` 1 filter nothing.  ``seed``: one per prompt,
+        or s for s + i.  ``eos_token_id``: None for the checkpoint's, one id, several, or [] for none.  ``stop_sequences``: token
+        id lists, matched in the output only.  ``streamer``: transformers' interface, one prompt only.
 
         Raises ValueError, before anything is computed, for arguments outside these ranges, and RuntimeError for a call from the
         streamer or observer of a generation of this decoder.
@@ -210,7 +210,7 @@ class Decoder:
         self.resolve(self.forward(rows, slots, call, request), rows, state, request, call)
 
     def forward(self, rows: Rows, slots: int, call: Call, request: Request) -> Tensor:
-        """What a call's last rows say: logits [N, head rows, V], or the argmax of each, int32 [N, head rows], with a fused head."""
+        """What a call's last rows say: logits [N, head rows, V], or with a fused head the argmax of each, int32 [N, head rows]."""
         self.observer.forward_begins(call)
         model = self.model
         layers = self.cache.layers(rows.ids.shape[0], slots)

@@ -1,16 +1,16 @@
 """Lists of tensors that operators take as one operand: what each tensor must be, stated once.
 
-A dataclass of such tensors (`packed_ss.state.BlockState`, `packed_ss.rows.BLOCK_ROWS` ...) names its operands in the order in which
-operators take them.  Checks, the plain-torch kernels and the Triton launches are made from that list; csrc/include/packed_ss/state_fields.h
-has the same lists for C++, which a test compares.
+A dataclass of such tensors (`packed_ss.state.BlockState`, `packed_ss.rows.Rows` ...) names its operands in the order in which
+operators take them.  Checks, the plain-torch kernels and the Triton launches are made from that list; C++ has the same lists in
+csrc/include/packed_ss/state_fields.h, which a test compares.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import get_type_hints
 
 import torch
 from torch import Tensor
@@ -20,29 +20,37 @@ _MAY_BE_EMPTY = ("N", "S")
 
 
 @dataclass(frozen=True)
-class Operand:
-    """One tensor of a list, int32 and contiguous.  ``shape``: symbols of its sizes, such as "N W"; ``written``: by operators."""
+class Shape:
+    """What a dataclass says of a field that is an operand: symbols of its sizes, such as "N W", and whether operators write it."""
 
-    name: str
-    shape: tuple[str, ...]
+    symbols: str
     written: bool = True
 
 
-def operand(shape: str, *, written: bool = True) -> Any:
-    """A dataclass field that is an operand of its layout's operators."""
-    return field(metadata={"operand": (tuple(shape.split()), written)})
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a list, int32 and contiguous: its name, the symbols of its sizes, and whether operators write it."""
+
+    name: str
+    shape: tuple[str, ...]
+    written: bool
 
 
 @functools.cache
-def operands_of(state: type) -> tuple[Operand, ...]:
-    """The operands among a dataclass's fields, in order."""
-    return tuple(Operand(f.name, *f.metadata["operand"]) for f in fields(state) if "operand" in f.metadata)
+def operands_of(state: Hashable) -> tuple[Operand, ...]:
+    """The operands among the fields of a dataclass, in order."""
+    hints = get_type_hints(state, include_extras=True)
+    return tuple(
+        Operand(f.name, tuple(shape.symbols.split()), shape.written)
+        for f in fields(state)  # type: ignore[arg-type]  # a class is hashable too
+        for shape in getattr(hints[f.name], "__metadata__", ())
+    )
 
 
 def check_operands(
     op: str, what: str, operands: Sequence[Operand], tensors: Sequence[Tensor], device: torch.device, sizes: dict[str, int]
 ) -> None:
-    """Refuses tensors that are not what ``operands`` says.
+    """Refuse tensors that are not what ``operands`` says.
 
     ``sizes``: what symbols stand for; free ones are bound at their first use.  Values on a device are not looked at.
     """
@@ -64,7 +72,7 @@ def check_tensor(
     *,
     strided: bool = False,
 ) -> None:
-    """Refuses a tensor of another dtype, shape or device, or one that is not contiguous (``strided``: along its last dimension)."""
+    """Refuse a tensor of another dtype, shape or device, or that is not contiguous (``strided``: along its last dimension)."""
     accepted = [dtype] if isinstance(dtype, torch.dtype) else list(dtype)
     known = [symbol for symbol in dict.fromkeys(shape) if symbol in sizes]
     fits = tensor.dim() == len(shape) and all(
@@ -75,7 +83,8 @@ def check_tensor(
     if not fits or tensor.dtype not in accepted or not gapless or tensor.device != device:
         given = f" with {', '.join(f'{symbol} = {sizes[symbol]}' for symbol in known)}" if known else ""
         raise ValueError(
-            f"{op}: {name} must be contiguous {names_of(accepted)} [{', '.join(shape)}]{given} on {device}, {got(tensor, gapless)}."
+            f"{op}: {name} must be contiguous {names_of(accepted)} [{', '.join(shape)}]{given} on {device}, "
+            f"{got(tensor, gapless)}."
         )
     sizes.update(zip(shape, tensor.shape, strict=True))
 

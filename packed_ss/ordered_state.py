@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .operands import Operand, operand, operands_of
+from .operands import Operand, Shape, operands_of
 from .state import State, most_calls, prompt_tokens, stored_log_q
 
 
@@ -30,31 +30,31 @@ class OrderedState(State):
     Positions are absolute, from 0, the prompt's included; T > max_length.
 
     tokens [N, T]: by position, -1 where open.  length [N]: the leftmost open position, so that the tokens before it are final.
-    cache_len [N]: pairs in the cache, in acceptance order behind the prompt.  finish_reason, nfe, advances, prompt_length and stops
-    as in `packed_ss.state.BlockState`.  end [N]: one more than E, the last position to generate; stopped [N]: whether a stop has
+    cache_len [N]: pairs in the cache, in acceptance order behind the prompt.  finish_reason, nfe, advances, prompt_length and
+    stops as in `packed_ss.state.BlockState`.  end [N]: one more than E, the last position to generate; stopped [N]: whether a stop has
     set it.  order [N, W]: the window's open positions by rank, -1 beyond; draft [N, W]: D by rank, -1 where there is none.
     waiting [N, P]: accepted positions whose rows are still due, in order, -1 beyond.  cached [N, T]: the cached pairs' positions
     by slot.  moved_from [N, T], first_moved [N]: slots from ``first_moved`` on take what slot ``moved_from`` holds.
     retained [N, W]: rows of the last call from which the draft is yet to be drawn, by rank, -1 for none.
     """
 
-    tokens: Tensor = operand("N T")
-    length: Tensor = operand("N")
-    cache_len: Tensor = operand("N")
-    finish_reason: Tensor = operand("N")
-    nfe: Tensor = operand("N")
-    advances: Tensor = operand("N calls")
-    end: Tensor = operand("N")
-    stopped: Tensor = operand("N")
-    prompt_length: Tensor = operand("N", written=False)
-    stops: Tensor = operand("N S M", written=False)
-    order: Tensor = operand("N W")
-    draft: Tensor = operand("N W")
-    waiting: Tensor = operand("N P")
-    cached: Tensor = operand("N T")
-    moved_from: Tensor = operand("N T")
-    first_moved: Tensor = operand("N")
-    retained: Tensor = operand("N W")
+    tokens: Annotated[Tensor, Shape("N T")]
+    length: Annotated[Tensor, Shape("N")]
+    cache_len: Annotated[Tensor, Shape("N")]
+    finish_reason: Annotated[Tensor, Shape("N")]
+    nfe: Annotated[Tensor, Shape("N")]
+    advances: Annotated[Tensor, Shape("N calls")]
+    end: Annotated[Tensor, Shape("N")]
+    stopped: Annotated[Tensor, Shape("N")]
+    prompt_length: Annotated[Tensor, Shape("N", written=False)]
+    stops: Annotated[Tensor, Shape("N S M", written=False)]
+    order: Annotated[Tensor, Shape("N W")]
+    draft: Annotated[Tensor, Shape("N W")]
+    waiting: Annotated[Tensor, Shape("N P")]
+    cached: Annotated[Tensor, Shape("N T")]
+    moved_from: Annotated[Tensor, Shape("N T")]
+    first_moved: Annotated[Tensor, Shape("N")]
+    retained: Annotated[Tensor, Shape("N W")]
     seed: Tensor
     temperature: Tensor
     top_k: Tensor

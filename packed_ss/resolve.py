@@ -5,8 +5,9 @@
     match       draw_rows, stream TARGET            advance     draw_rows of the retained rows, stream DRAFT
     rejection   verify_rows                         advance     draw_rows of the retained rows, stream DRAFT, log Q stored
 
-The draft comes from the rows that the advance retains, so that nothing is drawn in vain.  Where the calls' shapes are fixed, as in a
-captured iteration, greedy and coupled tokens of all rows come first instead: that is two launches fewer.
+The draft comes from the rows that the advance retains, so that nothing is drawn in vain.  Where the calls' shapes are fixed, as
+in a captured iteration, greedy and coupled tokens of all rows come first instead: that is two launches fewer.  In any order but left
+to right all rows' tokens come first too, for the draft is retained by position.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Resolver:
             return
         logits = layout.usable(outputs)
         n, count, _ = logits.shape
-        if layout.wants_probability and count:
-            ids, probability = _tokens(logits, count), logits.new_empty((n, count), dtype=_wide(logits))
+        if layout.in_any_order and count:  # the draft is retained by position, and ordered by the probability of its tokens
+            ids = _tokens(logits, count)
+            probability = ids.new_empty(ids.shape, dtype=_wide(logits)) if layout.wants_probability else None
             torch.ops.packed_ss.argmax_rows(logits, None, None, None, ids, probability)
             layout.advance(ids, None, probability, state, call, following, cache)
             return

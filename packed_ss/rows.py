@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .operands import Operand, operand, operands_of
+from .operands import Operand, Shape, operands_of
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,17 @@ class Rows:
     words]: row r sees slot cache_len + s iff bit s is set.  cache_len [N]: cached positions that every row sees.
     """
 
-    ids: Tensor = operand("N R")
-    positions: Tensor = operand("N R")
-    slots: Tensor = operand("N R")
-    predicts: Tensor = operand("N R")
-    tail_mask: Tensor = operand("N R words")
+    ids: Annotated[Tensor, Shape("N R")]
+    positions: Annotated[Tensor, Shape("N R")]
+    slots: Annotated[Tensor, Shape("N R")]
+    predicts: Annotated[Tensor, Shape("N R")]
+    tail_mask: Annotated[Tensor, Shape("N R words")]
     cache_len: Tensor
 
     @classmethod
     def empty(cls, n: int, rows: int, cache_len: Tensor, tail_mask: Tensor) -> Rows:
         """Buffers for a call of this shape, to be filled by a pack operator."""
-        ids, positions, slots, predicts = (
-            torch.zeros((n, rows), dtype=torch.int32, device=cache_len.device) for _ in range(4)
-        )
+        ids, positions, slots, predicts = (torch.zeros((n, rows), dtype=torch.int32, device=cache_len.device) for _ in range(4))
         return cls(ids, positions, slots, predicts, tail_mask, cache_len)
 
     def operands(self, count: int) -> list[Tensor]:

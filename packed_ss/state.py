@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .operands import Operand, operand, operands_of
+from .operands import Operand, Shape, operands_of
 from .rows import Rows
 
 #: finish_reason codes, in the order of their numbers.
@@ -37,6 +37,9 @@ class State:
     else empty).
     """
 
+    draft: Tensor
+    order: Tensor
+    retained: Tensor
     seed: Tensor
     temperature: Tensor
     top_k: Tensor
@@ -75,18 +78,18 @@ class BlockState(State):
     stops [N, S, M]: stop ids and stop sequences, right-aligned, padded with -1.
     """
 
-    tokens: Tensor = operand("N T")
-    length: Tensor = operand("N")
-    cache_len: Tensor = operand("N")
-    draft: Tensor = operand("N W")
-    retained: Tensor = operand("N W")
-    order: Tensor = operand("N W")
-    finish_reason: Tensor = operand("N")
-    nfe: Tensor = operand("N")
-    advances: Tensor = operand("N calls")
-    limit: Tensor = operand("N", written=False)
-    prompt_length: Tensor = operand("N", written=False)
-    stops: Tensor = operand("N S M", written=False)
+    tokens: Annotated[Tensor, Shape("N T")]
+    length: Annotated[Tensor, Shape("N")]
+    cache_len: Annotated[Tensor, Shape("N")]
+    draft: Annotated[Tensor, Shape("N W")]
+    retained: Annotated[Tensor, Shape("N W")]
+    order: Annotated[Tensor, Shape("N W")]
+    finish_reason: Annotated[Tensor, Shape("N")]
+    nfe: Annotated[Tensor, Shape("N")]
+    advances: Annotated[Tensor, Shape("N calls")]
+    limit: Annotated[Tensor, Shape("N", written=False)]
+    prompt_length: Annotated[Tensor, Shape("N", written=False)]
+    stops: Annotated[Tensor, Shape("N S M", written=False)]
     seed: Tensor
     temperature: Tensor
     top_k: Tensor

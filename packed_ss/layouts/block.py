@@ -71,8 +71,8 @@ class BlockTables:
     """What is constant about a `BlockCall` on a device.
 
     ``source`` [R] int64: where a row's token comes from in [last, d_1 ... d_W, MASK]; ``offset`` [R] int32: its position
-    less n - 1; ``predicted`` [R] int32: the same of the token that it predicts; ``needs`` [R] int32: how many draft entries must be
-    there for its token to matter, more than there can be where nobody asks; ``row`` [R] int32: 0 ... R-1; ``cuts`` [K] int64;
+    less n - 1; ``predicted`` [R] int32: the same of the token that it predicts; ``needs`` [R] int32: how many draft entries must
+    be there for its token to matter, more than there can be where nobody asks; ``row`` [R] int32: 0 ... R-1; ``cuts`` [K] int64;
     ``tail_mask`` [1, R, ceil(R/32)] int32.
     """
 
@@ -95,7 +95,7 @@ def tables(verifier_rows: int, block_size: int, cuts: tuple[int, ...], device: t
         source += [cut] + [mask] * (b - 1)
         offset += range(cut, cut + b)
         predicted += range(cut, cut + b)
-        # The first row of a region has no use; after an advance of at least one, neither has the one that predicts the next token.
+        # The first row of a region has no use; after an advance of at least one, nor has the one that predicts the next token.
         needs += [cut if inside >= (2 if v else 1) else b for inside in range(b)]
     visibility = BlockCall(v, b, cuts).visibility()
 

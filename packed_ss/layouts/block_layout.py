@@ -22,8 +22,8 @@ class BlockLayout:
     Raises ValueError for a block size that is not a whole number of at least 2 and for what `block_schedule` refuses.
     """
 
-    #: Whether advances ask for the probabilities of tokens.
-    wants_probability = False
+    #: Whether positions are decoded in another order than left to right, and advances ask for probabilities of tokens.
+    in_any_order = wants_probability = False
     #: Whether the head may be fused with its argmax: no id is excluded.
     takes_ids = True
 

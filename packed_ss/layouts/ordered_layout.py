@@ -50,7 +50,8 @@ class OrderedLayout:
             raise ValueError(f"order is {order!r} with the native schedule, but that one has no order: left_to_right is accepted")
         self.policy = order
         self.native = schedule == "native"
-        #: Whether advances ask for the probabilities of tokens.
+        #: Whether positions are decoded in another order than left to right, and advances ask for probabilities of tokens.
+        self.in_any_order = self.native or order != "left_to_right"
         self.wants_probability = self.native or order == "confidence"
         self.window = max(call.window for call in self.schedule.cycle)
         self.waiting = max(call.waiting_rows for call in self.schedule.cycle)
@@ -67,7 +68,9 @@ class OrderedLayout:
         if request.verification == "greedy":
             return
         if self.native:
-            raise ValueError(f"temperature is {max(request.temperature)} with the native schedule, which is greedy: 0 is accepted")
+            raise ValueError(
+                f"temperature is {max(request.temperature)} with the native schedule, which is greedy: 0 is accepted"
+            )
         if self.policy != "left_to_right":
             raise ValueError(
                 f"order is {self.policy!r} with temperature {max(request.temperature)}, but above 0 left_to_right is "
@@ -154,7 +157,7 @@ class OrderedLayout:
                 ids, probability, accepted, state.operands(), call.waiting_rows, call.window, call.verifies, call.cuts,
                 self.policy == "confidence", *target,
             )  # fmt: skip
-        if self.native or self.policy != "left_to_right":  # left to right, nothing is decoded beyond a stop
+        if self.in_any_order:  # left to right, nothing is decoded beyond a stop
             torch.ops.packed_ss.compact_cache(cache.keys, cache.values, state.cache_len, state.first_moved, state.moved_from)
 
     def draft_column(self, call: OrderedCall) -> int | None:

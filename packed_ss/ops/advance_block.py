@@ -49,9 +49,7 @@ def advance_block(
         same = draft == ids[:, :most] if accepted is None else accepted[:, :most] > 0
         h = (same & (draft >= 0)).long().cumprod(1).sum(1)
         token = ids.gather(1, h.unsqueeze(1))
-        candidates = torch.where(
-            table_range(v, device) < h.unsqueeze(1), torch.nn.functional.pad(draft, (0, v - most)), token
-        )
+        candidates = torch.where(table_range(v, device) < h.unsqueeze(1), torch.nn.functional.pad(draft, (0, v - most)), token)
         advance = _commit(s, running, candidates, h, h + (token.squeeze(1) >= 0))
     else:
         s.nfe.add_(running)

@@ -1,6 +1,6 @@
-"""Plain-torch advance operators of the ordered layout: a call's tokens and the state in, the next state out (Algorithm 3, lines 9-15).
+"""Plain-torch advance operators of the ordered layout: a call's tokens and the state in, the next state out.
 
-Nothing here reads the device: every shape is known beforehand, and a finished sequence's update is a no-op.
+Algorithm 3, lines 9-15.  Nothing here reads the device: every shape is known beforehand, and a finished sequence's update is a no-op.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def advance_ordered(
 ) -> None:
     """Accept along the order, apply the stopping rule, retain the draft by position, and order the next window.
 
-    ids [N, C] int32: the token of each row of M and R, -1 where it has none; or of M alone: then the next draft is drawn later, from
-    the rows that ``retained`` names.  probability [N, C]: of these tokens, needed for the order of confidence alone.
+    ids [N, C] int32: the token of each row of M and R, -1 where it has none; or of M alone: then the next draft is drawn later,
+    from the rows that ``retained`` names.  probability [N, C]: of these tokens, needed for the order of confidence alone.
     accepted [N, window]: whether each draft token is; None: where it is the verifier's.  ``following``: the next call's rows
     (`packed_ss.ops.schema`).
     """
@@ -84,9 +84,7 @@ def advance_ordered(
     _write_next(s, *following)
 
 
-def advance_native(
-    ids: Tensor, probability: Tensor, state: Sequence[Tensor], window: int, threshold: float, *following
-) -> None:
+def advance_native(ids: Tensor, probability: Tensor, state: Sequence[Tensor], window: int, threshold: float, *following) -> None:
     """SetDLM's own decoder: accept every token of the window of probability ``threshold`` or more, at least the likeliest.
 
     ids and probability [N, window], by rank of the window in textual order.  Ties for the likeliest go to the leftmost.
@@ -218,13 +216,12 @@ def _branch_rows(device: torch.device, h: Tensor | None, window: int, verifies: 
     rows = window * verifies + table_range(window, device)[None]
     if h is None or len(cuts) < 2:
         return rows
-    return rows + window * sum((h >= cut).int() for cut in cuts[1:]).unsqueeze(1)
+    branch = torch.stack([h >= cut for cut in cuts[1:]]).sum(0, dtype=torch.int32)
+    return rows + window * branch.unsqueeze(1)
 
 
-def _proposal(
-    ids: Tensor, probability: Tensor | None, rows: Tensor, window: int, proposes: bool, drawn_later: bool
-) -> _Proposal:
-    """What the call proposes: nothing where it only verifies (scores are the verifier's then: App. E.6, linear), or is drawn from later."""
+def _proposal(ids: Tensor, probability: Tensor | None, rows: Tensor, window: int, proposes: bool, drawn_later: bool) -> _Proposal:
+    """What the call proposes: nothing where it is drawn from later, or only verifies; then scores are the verifier's (App. E.6)."""
     if not proposes or drawn_later:
         scores = None if proposes or probability is None else torch.where(ids >= 0, probability, -1)[:, :window]
         return _Proposal(torch.full((ids.shape[0], window), -1, dtype=ids.dtype, device=ids.device), scores)

@@ -33,7 +33,9 @@ def check_linear_argmax(x: Tensor, weight: Tensor) -> None:
     if x.dim() != 3 or not x.is_floating_point():
         raise ValueError(f"{op}: x must be floating-point [N, R, H], {got(x)}.")
     if weight.dim() != 2 or weight.shape[1] != x.shape[2] or weight.shape[0] == 0 or weight.dtype != x.dtype:
-        raise ValueError(f"{op}: weight must be {names_of([x.dtype])} [V, {x.shape[2]}] with V at least 1 as x asks, {got(weight)}.")
+        raise ValueError(
+            f"{op}: weight must be {names_of([x.dtype])} [V, {x.shape[2]}] with V at least 1 as x asks, {got(weight)}."
+        )
     if weight.device != x.device:
         raise ValueError(f"{op}: x and weight must be on one device, got {x.device} and {weight.device}.")
 
@@ -118,7 +120,9 @@ def _check_row_list(
     if rows is not None:
         check_tensor(op, "rows", rows, torch.int32, ("N", "M"), device, sizes)
     elif ids.shape[1] > logits.shape[1]:
-        raise ValueError(f"{op}: ids must have at most {logits.shape[1]} columns without rows, one a row of logits, got {ids.shape[1]}.")
+        raise ValueError(
+            f"{op}: ids must have at most {logits.shape[1]} columns without rows, one a row of logits, got {ids.shape[1]}."
+        )
     if positions is not None:
         check_tensor(op, "positions", positions, torch.int32, ("N", "M"), device, sizes, strided=True)
     if draft is not None:
@@ -338,8 +342,8 @@ def _check_ids(op: str, ids: Tensor, n: int, device: torch.device, verified: int
     fits = ids.dim() == 2 and ids.shape[0] == n and ids.shape[1] in (verified, rows)
     if not fits or ids.dtype != torch.int32 or not ids.is_contiguous() or ids.device != device:
         raise ValueError(
-            f"{op}: ids must be contiguous int32 [{n}, {rows}], a column for each row, or [{n}, {verified}], one for each verifier "
-            f"row, on {device}, {got(ids)}."
+            f"{op}: ids must be contiguous int32 [{n}, {rows}], a column for each row, or [{n}, {verified}], one for each "
+            f"verifier row, on {device}, {got(ids)}."
         )
 
 

@@ -1,7 +1,7 @@
 """Plain-torch row operators: rows of logits to tokens, -1 where a row has no finite maximum.
 
-An *entry* is a row to look at: ``rows`` [N, M] int32 names the row of each (None: entry j is row j), ``positions`` [N, M] the position
-of the token that it predicts; nobody asks for an entry where one of them is negative.  Nothing here reads the device.
+An *entry* is a row to look at: ``rows`` [N, M] int32 names the row of each (None: entry j is row j), ``positions`` [N, M] the
+position of the token that it predicts; nobody asks for an entry where one of them is negative.  Nothing here reads the device.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def draw_rows(
 ) -> None:
     """Draw argmax(log p + G) of each entry's row, with the noise of ``stream`` at its position, into ids [N, M].
 
-    log_q [N, M, V] receives the log of the processed distribution of each entry drawn from; None stores none.  A token drawn goes to
-    column ``next_column`` + j of next_ids [N, R'] too, where that is given.  ``draft`` as in `argmax_rows`.
+    log_q [N, M, V] receives the log of the processed distribution of each entry drawn from; None stores none.  A token drawn goes
+    to column ``next_column`` + j of next_ids [N, R'] too, where that is given.  ``draft`` as in `argmax_rows`.
     """
     checks.check_draw_rows(
         logits, rows, positions, draft, seed, temperature, top_k, top_p, stream, ids, log_q, next_ids, next_column

@@ -1,8 +1,8 @@
 """Schemas of ``torch.ops.packed_ss.*``, the one place where they stand.
 
 Shapes: N sequences, R rows, V vocabulary, B block size, W draft entries, C cache slots.  Arguments marked ``(a!)`` are written in
-place.  A state is one operand, the list of its layout (`packed_ss.state.BLOCK_STATE`, `packed_ss.ordered_state.ORDERED_STATE`), and
-so are the buffers of a call's rows (`packed_ss.rows`).
+place.  A state is one operand, the list of its layout (`packed_ss.state.BLOCK_STATE`, `packed_ss.ordered_state.ORDERED_STATE`),
+and so are the buffers of a call's rows (`packed_ss.rows`).
 
 *Row operators* turn rows of logits into tokens: argmax_rows, draw_rows, verify_rows, and linear_argmax, which is the head and its
 argmax in one.  *Advance operators* turn tokens into state: advance_block, advance_ordered, advance_native.  Where they are given

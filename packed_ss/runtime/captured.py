@@ -184,9 +184,7 @@ def _iteration(decoder: Decoder, state: State, request: Request) -> None:
         decoder.resolve(outputs, rows, state, request, call, following)
 
 
-def _new_state(
-    decoder: Decoder, request: Request, device: torch.device, shape: tuple[int, int], *, stores: bool
-) -> State:
+def _new_state(decoder: Decoder, request: Request, device: torch.device, shape: tuple[int, int], *, stores: bool) -> State:
     """A state whose shapes depend on the request's kind alone."""
     return decoder.new_state(
         request, device, stops=stops_tensor(request.stops, shape), calls=2 * decoder.max_length + 3, stores=stores

@@ -42,13 +42,14 @@ class DeviceLoop:
             )
         if finish_reason.device.type != "cuda":
             raise ValueError(f"finish_reason is on {finish_reason.device}, but it must be on the GPU of the captured graph")
-        if reason := unavailable():
+        module = native.module()
+        if (reason := unavailable()) or module is None:
             raise RuntimeError(f"there can be no device loop: {reason}")
         #: [1] int32 on the device: how many iterations the last launch has run.
         self.iterations = torch.zeros(1, dtype=torch.int32, device=finish_reason.device)
         self._graph, self._finish_reason = graph, finish_reason
         with torch.cuda.device(finish_reason.device):
-            self._loop = native.module().DeviceLoop(
+            self._loop = module.DeviceLoop(
                 graph.raw_cuda_graph(), finish_reason.data_ptr(), len(finish_reason), self.iterations.data_ptr(), limit
             )
 

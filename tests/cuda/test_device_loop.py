@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from packed_ss.ops import native
 from packed_ss.runtime import device_loop
 from packed_ss.runtime.device_loop import DeviceLoop
-from packed_ss.ops import native
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available() or bool(device_loop.unavailable()), reason="no GPU for a device loop")
 

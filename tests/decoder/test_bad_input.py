@@ -140,7 +140,7 @@ def test_a_checkpoint_without_a_block_size_needs_one() -> None:
     model = small_model(1, block_size=None)
     with pytest.raises(ValueError, match="block_size is not given"):
         Decoder(model)
-    assert Decoder(model, block_size=3, max_length=16).steps.block_size == 3
+    assert Decoder(model, block_size=3, max_length=16).layout.block_size == 3
 
 
 def test_forms_of_a_prompt_that_are_accepted() -> None:
@@ -168,7 +168,7 @@ def test_no_new_tokens_need_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the model was called")
 
-    monkeypatch.setattr(decoder, "_forward", refuse)
+    monkeypatch.setattr(decoder, "forward", refuse)
     out = decoder.generate([[0, 2], [4]], 0)
     assert [tokens.tolist() for tokens in out.tokens] == [[], []] and out.tokens[0].dtype == torch.int64
     assert (out.nfe, out.advances, out.finish_reason) == ([0, 0], [[], []], ["length"] * 2)

@@ -99,7 +99,7 @@ PLANTED: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("read", PLANTED)
 def test_a_read_planted_in_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch, read: str, place: str) -> None:
     decoder, state, request = started("packed", MODES["rejection"], torch.float32)
-    module, name = (pack, "table_range") if place == "pack" else (advance_block, "_commit")
+    module, name = (pack, "tables") if place == "pack" else (advance_block, "_commit")
     original = getattr(module, name)
 
     def planted(*arguments: Any) -> Any:

@@ -37,9 +37,9 @@ class Recorder(packed_ss.Decoder):
         self.rows: list[int] = []
         return super().generate(*arguments, **options)
 
-    def _forward(self, rows: Any, slots: int, call: Any, request: Any) -> tuple[Tensor, ...]:
+    def forward(self, rows: Any, slots: int, call: Any, request: Any) -> Tensor:
         self.rows.append(rows.ids.shape[1])
-        return super()._forward(rows, slots, call, request)
+        return super().forward(rows, slots, call, request)
 
 
 def expected(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import packed_ss
 from packed_ss.layouts.ordered import OrderedCall
-from packed_ss.ordered_state import OrderedProgress, OrderedState
+from packed_ss.ordered_state import OrderedState
 from packed_ss.request import Request
 from packed_ss.rows import Rows
 from tests.decoder.test_ordered import outward, small
@@ -33,7 +33,7 @@ class Scripted(packed_ss.Decoder):
         self.text, self.misled, self.broken = list(text), set(misled), set(broken)
         return self
 
-    def _forward(self, rows: Rows, slots: int, call: OrderedCall, request: Request) -> tuple[Tensor, ...]:
+    def forward(self, rows: Rows, slots: int, call: OrderedCall, request: Request) -> Tensor:
         first = rows.ids.shape[1] - call.head_rows
         logits = torch.zeros(1, call.head_rows, self.model.config.vocab_size, dtype=torch.float64)
         for r, position in enumerate(rows.positions[0, first:].tolist()):
@@ -45,7 +45,7 @@ class Scripted(packed_ss.Decoder):
             logits[0, r, token] = 9 - 0.1 * (j % 4)
             if verifies and j in self.broken:
                 logits[0, r] = torch.nan
-        return (logits,)
+        return logits
 
 
 def decode(
@@ -111,8 +111,8 @@ def test_a_marker_after_an_open_gap_leaves_the_gap_to_be_filled() -> None:
     seen: list[tuple[int, int, int]] = []
 
     class Watching(Scripted):
-        def _resolve(self, outputs: Any, state: OrderedState, *rest: Any) -> None:
-            super()._resolve(outputs, state, *rest)
+        def resolve(self, outputs: Any, rows: Rows, state: OrderedState, *rest: Any) -> None:
+            super().resolve(outputs, rows, state, *rest)
             rightmost = state.cached[0, : int(state.cache_len[0])].max() + 1
             seen.append(tuple(int(t) - len(PROMPT) for t in (state.length[0], state.end[0], rightmost)))
 
@@ -149,11 +149,12 @@ def test_native_ends_as_the_others_do() -> None:
 class FullShape(packed_ss.Decoder):
     """Every row in every call and the whole cache in view, as on a GPU."""
 
-    def _live(self, progress: OrderedProgress, request: Request, call: OrderedCall) -> OrderedCall:
-        return call
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.layout.live = lambda progress, request, call: call
 
-    def _slots(self, needed: int) -> int:
-        return self.cache.capacity
+    def step(self, state: OrderedState, request: Request, call: OrderedCall, slots: int) -> None:
+        super().step(state, request, call, self.cache.capacity)
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "native"], ids=str)

@@ -19,6 +19,7 @@ from packed_ss.models.transformer import Transformer
 from packed_ss.ordered_state import OrderedState
 from packed_ss.reference.ordered import Accepted
 from packed_ss.request import Request
+from packed_ss.rows import Rows
 from tests.support.checkpoints import random_model, random_set_config
 from tests.support.enumeration import chi_square_ok, exact_law
 from tests.support.ordered import OrderedDense
@@ -93,31 +94,33 @@ def test_coupled_has_the_law_too_and_the_same_texts_under_every_schedule(law: di
 class Unverified(Decoder):
     """Accepts the second draft token as it stands; the first one is drawn from the same conditional as its verification."""
 
-    def _resolve(
+    def resolve(
         self,
-        outputs: tuple[Tensor, ...],
+        outputs: Tensor,
+        rows: Rows,
         state: OrderedState,
         request: Request,
         call: OrderedCall,
         following: OrderedCall | None = None,
     ) -> None:
         state.draft_log_q[:, 1] = -1e30
-        super()._resolve(outputs, state, request, call, following)
+        super().resolve(outputs, rows, state, request, call, following)
 
 
 class WrongQ(Decoder):
     """Forgets whose distribution the second draft token was drawn from."""
 
-    def _resolve(
+    def resolve(
         self,
-        outputs: tuple[Tensor, ...],
+        outputs: Tensor,
+        rows: Rows,
         state: OrderedState,
         request: Request,
         call: OrderedCall,
         following: OrderedCall | None = None,
     ) -> None:
         state.draft_log_q[:, 1] = state.draft_log_q[:, 0]
-        super()._resolve(outputs, state, request, call, following)
+        super().resolve(outputs, rows, state, request, call, following)
 
 
 @pytest.mark.parametrize("kind", [Unverified, WrongQ])

@@ -15,6 +15,8 @@ from packed_ss.layouts.ordered import OrderedCall
 from packed_ss.ordered_state import OrderedState
 from packed_ss.reference.ordered import Accepted, Pair
 from packed_ss.request import Request
+from packed_ss.rows import Rows
+from packed_ss.state import sampling_settings
 from tests.decoder.test_ordered import PROMPTS, small
 from tests.support.ordered import OrderedDense
 
@@ -35,14 +37,14 @@ class Checked(packed_ss.Decoder):
                     state.draft[0, r] = self.random.choice((-1, -1, self.random.randrange(11)))
         super().step(state, request, call, slots)
 
-    def _resolve(
-        self, outputs: tuple[Tensor, ...], state: OrderedState, request: Request, call: OrderedCall, following: Any = None
+    def resolve(
+        self, outputs: Tensor, rows: Rows, state: OrderedState, request: Request, call: OrderedCall, following: Any = None
     ) -> None:
-        if call is not self.steps.first:
-            self._compare(outputs[0][0], state, call)
+        if call is not self.layout.first:
+            self._compare(outputs[0], state, call)
         cached = int(state.cache_len[0])
-        super()._resolve(outputs, state, request, call, following)
-        if call is not self.steps.first:
+        super().resolve(outputs, rows, state, request, call, following)
+        if call is not self.layout.first:
             self._advance(state, cached, call)
 
     def _pairs(self, state: OrderedState, positions: list[int]) -> list[Pair]:
@@ -122,34 +124,21 @@ def test_the_packed_mask_is_the_layouts() -> None:
         p = min(p, call.waiting_rows)
         if not call.rows:
             continue
-        order = torch.full((1, W), -1, dtype=torch.int32)
-        order[0, :u] = torch.tensor(r.sample(range(20, 20 + W), u))
+        state = OrderedState.start(
+            [[0] * 20], max_new_tokens=W, window=W, waiting=P, capacity=100, stops=torch.zeros(1, 0, 1, dtype=torch.int32),
+            sampling=sampling_settings([0], [0.0], [0], [1.0]), device=torch.device("cpu"),
+        )  # fmt: skip
+        state.order.fill_(-1)
+        state.order[0, :u] = torch.tensor(r.sample(range(20, 20 + W), u))
         draft = torch.where(torch.rand(1, W, generator=torch.Generator().manual_seed(seed)) < 0.6, 5, -1).int()
-        waiting = torch.full((1, P), -1, dtype=torch.int32)
-        waiting[0, :p] = torch.arange(15, 15 + p)
-        tokens, cache_len = torch.arange(100, dtype=torch.int32)[None], torch.tensor([9], dtype=torch.int32)
+        state.draft.copy_(draft)
+        state.waiting[0, :p] = torch.arange(15, 15 + p)
+        state.cache_len.fill_(9)
         words = -(-call.rows // 32)
-        ids, positions, slots = (torch.zeros(1, call.rows, dtype=torch.int32) for _ in range(3))
-        mask, consulted = torch.zeros(1, call.rows, words, dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32)
-        torch.ops.packed_ss.pack_ordered(
-            tokens,
-            cache_len,
-            order,
-            draft,
-            waiting,
-            77,
-            999,
-            call.waiting_rows,
-            call.window,
-            call.drafts,
-            call.verifies,
-            call.cuts,
-            ids,
-            positions,
-            slots,
-            mask,
-            consulted,
-        )
+        rows = Rows.empty(1, call.rows, state.cache_len, torch.zeros(1, call.rows, words, dtype=torch.int32))
+        shape = (call.waiting_rows, call.window, call.drafts, call.verifies, call.cuts)
+        torch.ops.packed_ss.pack_ordered(state.operands(), 77, 999, *shape, rows.operands(5))
+        mask, slots = rows.tail_mask, rows.slots
         want = call.visibility(p, (draft[0, :u] >= 0).tolist())
         bits = np.unpackbits(mask[0].numpy().view(np.uint8), axis=1, bitorder="little")[:, : 32 * words].astype(bool)
         tail = (slots[0] - 9).tolist()

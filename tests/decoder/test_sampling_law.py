@@ -21,8 +21,8 @@ from packed_ss.models.transformer import Transformer
 from packed_ss.ops import rows as row_operators
 from packed_ss.reference import process as processed
 from packed_ss.request import Request
-from packed_ss.sampling import Stream, gumbel, process, residual
 from packed_ss.rows import Rows
+from packed_ss.sampling import Stream, gumbel, process, residual
 from packed_ss.state import BlockState
 from tests.decoder.models import Dense, small_model
 from tests.support.enumeration import chi_square_ok, exact_law

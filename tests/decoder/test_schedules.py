@@ -19,6 +19,7 @@ from packed_ss.reference import make_rule
 from packed_ss.request import Request
 from packed_ss.rows import Rows, pack_bits
 from packed_ss.schedules import block_schedule
+from packed_ss.state import BlockState, sampling_settings
 from tests.decoder.models import Dense, FullShape, Scripted, new_decoder, reference, schedules, small_model
 from tests.reference.toy_models import TableModel, ThresholdModel
 
@@ -47,9 +48,9 @@ def test_the_decoder_sends_those_rows_and_fewer_where_they_are_dead() -> None:
     b, sent = 4, []
 
     class Spy(FullShape):
-        def _forward(self, rows: Rows, slots: int, call: BlockCall, request: Request) -> tuple[torch.Tensor, ...]:
+        def forward(self, rows: Rows, slots: int, call: BlockCall, request: Request) -> torch.Tensor:
             sent.append((rows.ids.shape[1], call.head_rows))
-            return super()._forward(rows, slots, call, request)
+            return super().forward(rows, slots, call, request)
 
     for schedule, counts in (
         ("autoregressive", [1]),
@@ -96,21 +97,15 @@ def test_pack_writes_tokens_positions_and_slots_of_every_row() -> None:
         return torch.tensor(values, dtype=torch.int32)
 
     cache_len = ints(2, 0)
+    state = BlockState.start(
+        [[5, 6, 7], [8]], max_new_tokens=9, block_size=3, capacity=9, stops=torch.zeros(2, 0, 1, dtype=torch.int32),
+        sampling=sampling_settings([0, 0], [0.0, 0.0], [0, 0], [1.0, 1.0]), device=torch.device("cpu"),
+    )  # fmt: skip
+    state.cache_len.copy_(cache_len)
+    state.draft.copy_(ints([1, 2], [-1, -1]))
     rows = Rows.empty(2, 9, cache_len, torch.zeros(1, 9, 1, dtype=torch.int32))
-    torch.ops.packed_ss.pack_block(
-        ints([5, 6, 7, 0, 0, 0], [8, 0, 0, 0, 0, 0]),
-        ints(3, 1),
-        cache_len,
-        ints([1, 2], [3, 4]),
-        ints(2, 0),
-        9,
-        3,
-        3,
-        [0, 2],
-        rows.ids,
-        rows.positions,
-        rows.slots,
-    )
+    torch.ops.packed_ss.pack_block(state.operands(), 9, 3, 3, [0, 2], rows.operands(4))
+    assert rows.predicts.tolist() == [[3, 4, 5, -1, -1, 4, -1, -1, 6], [1, -1, -1, -1, -1, 2, -1, -1, -1]]
     assert rows.ids.tolist() == [[7, 1, 2, 7, 9, 9, 2, 9, 9], [8, 9, 9, 8, 9, 9, 9, 9, 9]]
     assert rows.positions.tolist() == [[2, 3, 4, 2, 3, 4, 4, 5, 6], [0, 1, 2, 0, 1, 2, 2, 3, 4]]
     assert rows.slots.tolist() == [list(range(2, 11)), list(range(9))]

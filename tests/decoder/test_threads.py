@@ -64,7 +64,9 @@ def test_a_streamer_that_calls_its_own_decoder_is_refused(runtime: str, monkeypa
                 pass
 
         want = decoder.generate(PROMPTS[0], **OPTIONS).tokens[0].tolist()
-        with pytest.raises(RuntimeError, match="^this decoder is in the middle of a generation: its streamer or observer needs another"):
+        with pytest.raises(
+            RuntimeError, match="^this decoder is in the middle of a generation: its streamer or observer needs another"
+        ):
             decoder.generate(PROMPTS[0], streamer=Streamer(), **OPTIONS)
         assert decoder.generate(PROMPTS[0], **OPTIONS).tokens[0].tolist() == want
 
