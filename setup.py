@@ -177,7 +177,7 @@ setup(
         "packed_ss.triton_kernels",
         *(f"packed_ss.triton_kernels.{name}" for name in find_packages(str(ROOT / "triton_kernels"))),
     ],
-    package_data={"packed_ss": [f"assets/**/*.{ending}" for ending in ("json", "jsonl", "jinja", "safetensors")]},
+    package_data={"packed_ss": ["py.typed", *(f"assets/**/*.{ending}" for ending in ("json", "jsonl", "jinja", "safetensors"))]},
     ext_modules=[Extension("packed_ss._C", sources=[], optional=True)],
     cmdclass={"build_ext": CMakeBuild},
 )

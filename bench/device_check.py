@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="list the stages and what they take")
     parser.add_argument("--show", type=Path, metavar="RECORD", help="print the table of a record, and draw its figures beside it")
+    parser.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=600.0, help=argparse.SUPPRESS)
@@ -60,6 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if args.show:
         return show(args.show)
+    if args.draw:
+        print(drawn(json.loads(args.draw.read_text(encoding="utf-8")), args.draw))
+        return 0
     if args.stage:
         return run_stage(args)
     return check(args, parser)
@@ -88,6 +92,7 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if on_gpu and machine["reason"]:
         print(f"device_check needs an NVIDIA GPU, but {machine['reason']}.")
         return 2
+    from device.processes import run
     from device.record import slug, table
     from device.workspace import prepare
 
@@ -129,7 +134,10 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         environment={"PYTHONPATH": f"{workdir}:{workdir / 'bench'}", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
     )
     record = checked.run()
-    print(f"\n{title(record)}\n{table(record['stages'])}\n\nrecord: {path.name}{drawn(record, path)}")
+    # In a process of its own, like the stages: this one gets along without packed_ss.
+    figures = run([sys.executable, str(script), "--draw", str(path)], limit=60, environment=checked.environment)
+    shown = figures.output.rstrip() if not figures.reason() else f" (no figures: {figures.reason()})"
+    print(f"\n{title(record)}\n{table(record['stages'])}\n\nrecord: {path.name}{shown}")
     if not on_gpu:
         print("This was a CPU: the figures mean nothing.")
     return int(any(stage["status"] in ("failed", "timeout") for stage in record["stages"]))
@@ -198,7 +206,7 @@ def title(record: dict[str, Any]) -> str:
 
 
 def drawn(record: dict[str, Any], path: Path) -> str:
-    """Draws the figures of a record beside it; their names, or why there are none."""
+    """Draw the figures of a record beside it; return their names, or why there are none."""
     try:
         from device.plots import draw
 

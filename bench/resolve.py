@@ -1,30 +1,31 @@
-"""The resolves: compiled kernels beside their plain-torch versions, and beside a plain read of the logits.
+"""What turns a packed call's logits into the next state: compiled kernels beside plain torch, and beside a plain read, on a CPU.
 
     python bench/resolve.py --threads 2 --json bench/results/resolve.json
 
-The contenders take turns on the same operands, each from a fresh copy of the state; reported are medians.  The floor is a plain
-multi-threaded read of all logits in the same run; a kernel may beat it, since rows behind a rejection and proposals for
-positions already resolved need not be read.
+A resolve is what `packed_ss.resolve.Resolver` does after each call: tokens by argmax_rows, draw_rows or verify_rows, the advance,
+and the next draft.  The candidates take turns on the same operands, each from a fresh copy of the state; reported are
+medians.  The floor is a plain multi-threaded read of all logits in the same run; a kernel may beat it, since rows behind a
+rejection and proposals for positions already resolved need not be read.
 `test_bench_resolve.py` runs the same cases under pytest-benchmark.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import json
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from device.record import write_json
+from device.resolves import OPERATORS, Operands, using
 
-import packed_ss.ops as ops
-from packed_ss.layouts.block import BlockCall
+from packed_ss import ops
+from packed_ss.evaluation.bench.clock import Sampler, interleave, open_runtime
 from packed_ss.ops import native
-from packed_ss.state import DecodeState
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -43,82 +44,48 @@ class Shape:
         filters = f" top-k {self.top_k} top-p {self.top_p}" if self.top_k else ""
         return f"{self.mode}{filters} rows={self.rows} V={self.vocab} {str(self.dtype).removeprefix('torch.')}"
 
-    @property
-    def bytes_moved(self) -> int:
-        """The logits, once."""
-        return self.rows * self.vocab * self.dtype.itemsize
-
 
 SHAPES = [Shape(mode, 64, 131_072, torch.bfloat16) for mode in ("greedy", "coupled", "rejection")]
 SHAPES += [Shape(mode, 64, 131_072, torch.bfloat16, 20, 0.9) for mode in ("coupled", "rejection")]
 SHAPES += [Shape(mode, 32, 896, torch.float32) for mode in ("greedy", "coupled", "rejection")]
 
 
-def contenders(shape: Shape) -> dict[str, Callable[[], None]]:
-    """Native (where built) and torch: each call resolves the same logits from the same state."""
-    b, rng = shape.rows // 2, torch.Generator().manual_seed(0)
-    call = BlockCall(b, b, (0,))
-    logits = (3 * torch.randn(1, shape.rows, shape.vocab, generator=rng)).to(shape.dtype)
-    prompt = list(range(1, 9))
-    state = DecodeState.start(
-        [prompt],
-        max_new_tokens=2 * b,
-        block_size=b,
-        capacity=4 * b,
-        stops=[[0]],
-        seeds=[1],
-        device=torch.device("cpu"),
-        log_q=(shape.vocab, torch.float32) if shape.mode == "rejection" else None,
+def operands_of(shape: Shape) -> Operands:
+    """Random operands of the shape, as the eager runtime has them."""
+    return Operands(
+        CPU,
+        shape.dtype,
+        shape.mode,
+        block_size=shape.rows // 2,
+        vocab=shape.vocab,
+        filters=(shape.top_k, shape.top_p),
+        captured=False,
     )
-    state.cache_len.copy_(state.length - 1)
-    state.draft.copy_(logits[:, : b - 1].argmax(-1))
-    state.draft[:, b // 2] += 1  # greedy accepts half of the draft and retains the rest of the proposal
-    state.draft_len.fill_(b - 1)
-    if shape.mode == "rejection":
-        state.draft_log_q.copy_(logits[:, : b - 1].float().log_softmax(-1))
-    extra = (state.seed, 0.8, shape.top_k, shape.top_p) if shape.mode != "greedy" else ()
-
-    def run(kernel: Callable[..., None]) -> Callable[[], None]:
-        def resolve() -> None:
-            fresh = copy.copy(state)
-            for name in ("tokens", "length", "cache_len", "draft", "draft_len", "finish_reason", "nfe", "advances"):
-                setattr(fresh, name, getattr(state, name).clone())  # a few hundred bytes each
-            stored = (state.draft_log_q,) if shape.mode == "rejection" else ()
-            kernel(logits, *fresh.operands(), call.verifier_rows, b, call.cuts, 0, 0, 0, (), None, None, None, *extra, *stored)
-
-        return resolve
-
-    name = f"resolve_{shape.mode}"
-    runs = {"torch": run(ops._TORCH_KERNELS[name])}
-    if name in native.info().get("kernels", {}).get("cpu", ()):
-        runs = {"native": run(getattr(torch.ops.packed_ss, name))} | runs
-    return runs
 
 
-def plain_read(count: int) -> Callable[[], Tensor]:
-    """A multi-threaded read of ``count`` bytes: the sum of as many of them as int64."""
-    data = torch.ones(max(1, count // 8), dtype=torch.int64)
-    return data.sum
+def candidates(operands: Operands) -> dict[str, Callable[[], Any]]:
+    """By name, runs that resolve the same logits; native where it is built."""
+    plain = {name: ops._TORCH_KERNELS[name] for name in OPERATORS}
+
+    def in_torch() -> None:
+        with using(plain):
+            operands.resolve(0)
+
+    runs = {"native": lambda: operands.resolve(0)} if "advance_block" in native.kernels("cpu") else {}
+    return runs | {"torch": in_torch, "plain read": operands.read_all()}
 
 
-def measure(shape: Shape, seconds: float) -> dict:
-    """Medians in microseconds of the contenders taking turns."""
-    runs = contenders(shape) | {"plain read": plain_read(shape.bytes_moved)}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["torch"]) < 3:
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            run()
-            times[name].append(1e6 * (time.perf_counter() - begin))
+def measure(shape: Shape, seconds: float) -> dict[str, Any]:
+    """Medians in microseconds of the candidates taking turns."""
+    operands, runtime = operands_of(shape), open_runtime(CPU)
+    samplers = {name: Sampler(runtime, run, before=operands.restore) for name, run in candidates(operands).items()}
+    times = interleave(samplers, seconds, most=10_000)
     return {
         "case": shape.name,
-        "bytes_moved": shape.bytes_moved,
+        "bytes_moved": operands.bytes_read,
         "threads": torch.get_num_threads(),
-        "runs": len(times["torch"]),
-        "microseconds": {name: statistics.median(t) for name, t in times.items()},
+        "runs": times["torch"]["samples"],
+        "microseconds": {name: 1e3 * found["median_ms"] for name, found in times.items()},
     }
 
 
@@ -126,25 +93,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="for each case")
-    parser.add_argument("--json", help="also write the records to this file")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--json", type=Path, help="also write the records to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(native.describe())
     records = []
-    for shape in SHAPES:
+    for shape in (shape for shape in SHAPES if args.only in shape.name):
         record = measure(shape, args.seconds)
         records.append(record)
         t = record["microseconds"]
         line = ", ".join(f"{name} {value:.0f} us" for name, value in t.items())
-        ratio = (
-            f"; torch / native {t['torch'] / t['native']:.1f}, native / read {t['native'] / t['plain read']:.1f}"
-            if "native" in t
-            else ""
-        )
-        print(f"{shape.name}: {line}{ratio}", flush=True)
+        if "native" in t:
+            line += f"; torch / native {t['torch'] / t['native']:.1f}, native / read {t['native'] / t['plain read']:.1f}"
+        print(f"{shape.name}: {line}", flush=True)
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"kernels": native.describe(), "records": records}, file, indent=1)
+        write_json(args.json, {"kernels": native.describe(), "records": records})
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
-"""tail_attention and rope_store under pytest-benchmark; `attention.py` compares the former with its rivals in turns."""
+"""tail_attention and rope_store under pytest-benchmark; `attention.py` compares the former with others in turns."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from attention import SHAPES, Shape, contenders, plain_read
+from attention import SHAPES, Shape, candidates, operands_of
 
+from packed_ss.evaluation.bench.bandwidth import plain_read
 from packed_ss.ops import attention, native
 
 
 @pytest.mark.parametrize("name", ["native", "sdpa", "sdpa expanded", "torch", "plain read"])
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.prefix < 32768], ids=lambda shape: shape.name)
 def test_tail_attention(benchmark, shape: Shape, name: str) -> None:
-    runs = contenders(shape) | {"plain read": plain_read(shape.bytes_moved)}
+    operands = operands_of(shape)
+    runs = candidates(operands)
     if name not in runs:
         pytest.skip(f"no native kernel: {native.reason()}")
     benchmark.group = f"tail_attention {shape.name}"
-    benchmark.extra_info.update(bytes_moved=shape.bytes_moved, flops=shape.flops, threads=torch.get_num_threads())
+    benchmark.extra_info.update(bytes_moved=operands.bytes_read, flops=operands.flops, threads=torch.get_num_threads())
     benchmark(runs[name])
 
 
@@ -36,12 +38,12 @@ def test_rope_store(benchmark, rows: int, heads: int, kv_heads: int, size: int, 
     slots = torch.arange(100, 100 + rows, dtype=torch.int32)[None]
     caches = [torch.zeros(1, 200 + rows, kv_heads, size, dtype=dtype) for _ in range(2)]
     run = {"native": torch.ops.packed_ss.rope_store, "torch": attention.rope_store}.get(name)
-    if name == "native" and "rope_store" not in native.info().get("kernels", {}).get("cpu", ()):
+    if name == "native" and "rope_store" not in native.kernels("cpu"):
         pytest.skip(f"no native kernel: {native.reason()}")
     moved = 2 * qkv.numel() * dtype.itemsize  # every row of q, k and v is read once and written once
     benchmark.group = f"rope_store {dtype} R={rows} Hq={heads} Hkv={kv_heads} D={size}"
     benchmark.extra_info.update(bytes_moved=moved, threads=torch.get_num_threads())
     if run is None:
-        benchmark(plain_read(moved))
+        benchmark(plain_read(torch.ones(moved, dtype=torch.uint8)))
     else:
         benchmark(run, q, k, v, cos, sin, None, slots, *caches)

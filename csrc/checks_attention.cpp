@@ -16,14 +16,14 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows, const 
                         rows.size(3) == q.size(3),
                     op, ": ", name, " must be [", q.size(0), ", ", q.size(1), ", ", heads, ", ", q.size(3), "] to fit ", like,
                     ", got ", rows.sizes(), ".");
-  TORCH_CHECK_VALUE(rows.scalar_type() == q.scalar_type(), op, ": ", name, " must be ", q.scalar_type(), " like q, got ",
-                    rows.scalar_type(), ".");
+  TORCH_CHECK_VALUE(rows.scalar_type() == q.scalar_type(), op, ": ", name, " must be ", dtype_name(q.scalar_type()),
+                    " like q, got ", dtype_name(rows.scalar_type()), ".");
 }
 
 void check_query(const char* op, const at::Tensor& q) {
   TORCH_CHECK_VALUE(q.dim() == 4 && is_supported(q.scalar_type()), op,
-                    ": q must be [N, R, Hq, D] in float32, float64, bfloat16 or float16, got ", q.scalar_type(), " ", q.sizes(),
-                    ".");
+                    ": q must be [N, R, Hq, D] in float32, float64, bfloat16 or float16, got ", dtype_name(q.scalar_type()), " ",
+                    q.sizes(), ".");
   TORCH_CHECK_VALUE(q.size(2) >= 1 && q.size(3) >= 1, op, ": q must have at least one head of at least one element, got ",
                     q.sizes(), ".");
 }
@@ -32,8 +32,8 @@ void check_query(const char* op, const at::Tensor& q) {
 void check_cache(const char* op, const char* name, const at::Tensor& cache, const at::Tensor& q) {
   TORCH_CHECK_VALUE(cache.dim() == 4 && cache.size(0) == q.size(0) && cache.size(3) == q.size(3), op, ": ", name, " must be [",
                     q.size(0), ", C, Hkv, ", q.size(3), "] to fit q, got ", cache.sizes(), ".");
-  TORCH_CHECK_VALUE(cache.scalar_type() == q.scalar_type(), op, ": ", name, " must be ", q.scalar_type(), " like q, got ",
-                    cache.scalar_type(), ".");
+  TORCH_CHECK_VALUE(cache.scalar_type() == q.scalar_type(), op, ": ", name, " must be ", dtype_name(q.scalar_type()),
+                    " like q, got ", dtype_name(cache.scalar_type()), ".");
   TORCH_CHECK_VALUE((cache.size(3) == 1 || cache.stride(3) == 1) && (cache.size(2) == 1 || cache.stride(2) == cache.size(3)), op,
                     ": ", name, " must be contiguous in its last two dimensions, got strides ", cache.strides(), ".");
 }
@@ -56,14 +56,14 @@ void check_tail_attention(const at::Tensor& q, const at::Tensor& k_cache, const 
   TORCH_CHECK_VALUE(k_cache.size(2) >= 1 && q.size(2) % k_cache.size(2) == 0, kOp,
                     ": q must have a multiple of the heads of k_cache, ", k_cache.size(2), ", got ", q.size(2), ".");
   TORCH_CHECK_VALUE(cache_len.scalar_type() == at::kInt && cache_len.dim() == 1 && cache_len.size(0) == q.size(0), kOp,
-                    ": cache_len must be int32 [N] with N = ", q.size(0), " as in q, got ", cache_len.scalar_type(), " ",
-                    cache_len.sizes(), ".");
+                    ": cache_len must be int32 [N] with N = ", q.size(0), " as in q, got ", dtype_name(cache_len.scalar_type()),
+                    " ", cache_len.sizes(), ".");
   const std::int64_t rows = q.size(1), words = (rows + 31) / 32;
   TORCH_CHECK_VALUE(tail_mask.scalar_type() == at::kInt && tail_mask.dim() == 3 &&
                         (tail_mask.size(0) == 1 || tail_mask.size(0) == q.size(0)) && tail_mask.size(1) == rows &&
                         tail_mask.size(2) == words,
                     kOp, ": tail_mask must be int32 [1 or ", q.size(0), ", ", rows, ", ", words, "], 32 rows to a word, got ",
-                    tail_mask.scalar_type(), " ", tail_mask.sizes(), ".");
+                    dtype_name(tail_mask.scalar_type()), " ", tail_mask.sizes(), ".");
   check_device(kOp, "k_cache", k_cache, q);
   check_device(kOp, "v_cache", v_cache, q);
   check_device(kOp, "cache_len", cache_len, q);
@@ -83,19 +83,20 @@ void check_rope_store(const at::Tensor& q, const at::Tensor& k, const at::Tensor
     TORCH_CHECK_VALUE(is_supported(table.scalar_type()) && table.dim() == 3 && table.size(0) == q.size(0) &&
                           table.size(1) == q.size(1) && table.size(2) == q.size(3) / 2,
                       kOp, ": ", name, " must be floating-point [", q.size(0), ", ", q.size(1), ", ", q.size(3) / 2,
-                      "] to fit q, got ", table.scalar_type(), " ", table.sizes(), ".");
+                      "] to fit q, got ", dtype_name(table.scalar_type()), " ", table.sizes(), ".");
     check_device(kOp, name, table, q);
   }
   if (query_scale.has_value()) {
     TORCH_CHECK_VALUE(is_supported(query_scale->scalar_type()) && query_scale->dim() == 2 && query_scale->size(0) == q.size(0) &&
                           query_scale->size(1) == q.size(1),
                       kOp, ": query_scale must be floating-point [", q.size(0), ", ", q.size(1), "] to fit q, got ",
-                      query_scale->scalar_type(), " ", query_scale->sizes(), ".");
+                      dtype_name(query_scale->scalar_type()), " ", query_scale->sizes(), ".");
     check_device(kOp, "query_scale", *query_scale, q);
   }
   TORCH_CHECK_VALUE(
       slots.scalar_type() == at::kInt && slots.dim() == 2 && slots.size(0) == q.size(0) && slots.size(1) == q.size(1), kOp,
-      ": slots must be int32 [", q.size(0), ", ", q.size(1), "] to fit q, got ", slots.scalar_type(), " ", slots.sizes(), ".");
+      ": slots must be int32 [", q.size(0), ", ", q.size(1), "] to fit q, got ", dtype_name(slots.scalar_type()), " ",
+      slots.sizes(), ".");
   check_cache(kOp, "k_cache", k_cache, q);
   check_cache(kOp, "v_cache", v_cache, q);
   TORCH_CHECK_VALUE(k_cache.size(2) == k.size(2), kOp, ": k_cache must have the heads of k, ", k.size(2), ", got ",

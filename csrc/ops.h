@@ -5,24 +5,25 @@
 
 #include <cstdint>
 #include <optional>
-#include <tuple>
+#include <string_view>
 
-#include "ordered_checks.h"
-#include "resolve_checks.h"
+#include "operand_checks.h"
 
-// The operators that have a native kernel, by device: a line here registers it and lists it in info().
-#define PACKED_SS_CPU_KERNELS(KERNEL)                                                                            \
-  KERNEL(uniform_noise)                                                                                          \
-  KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) KERNEL(rope_store) \
-      KERNEL(tail_attention) KERNEL(argmax_rows) KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered)   \
-          KERNEL(resolve_native) KERNEL(compact_cache) KERNEL(pack_ordered)
-#define PACKED_SS_CUDA_KERNELS(KERNEL)                                                                            \
-  KERNEL(uniform_noise)                                                                                           \
-  KERNEL(pack_block) KERNEL(resolve_greedy) KERNEL(resolve_coupled) KERNEL(resolve_rejection) KERNEL(argmax_rows) \
-      KERNEL(draw_rows) KERNEL(verify_rows) KERNEL(resolve_ordered) KERNEL(resolve_native) KERNEL(compact_cache)  \
-          KERNEL(pack_ordered)
+// The operators that have a native kernel, by device: a line here registers it and lists it in info(). Those of the first list
+// have one on each, which takes what the operator's <name>_view (operand_checks.h) returns.
+#define PACKED_SS_VIEW_KERNELS(KERNEL) \
+  KERNEL(argmax_rows)                  \
+  KERNEL(draw_rows)                    \
+  KERNEL(verify_rows)                  \
+  KERNEL(pack_block)                   \
+  KERNEL(pack_ordered) KERNEL(advance_block) KERNEL(advance_ordered) KERNEL(advance_native) KERNEL(compact_cache)
+#define PACKED_SS_CPU_KERNELS(KERNEL) KERNEL(uniform_noise) KERNEL(rope_store) KERNEL(tail_attention)
+#define PACKED_SS_CUDA_KERNELS(KERNEL) KERNEL(uniform_noise)
 
 namespace packed_ss {
+
+// Whether PACKED_SS_NATIVE leaves this operator to its native kernels: it may list those that have them, separated by commas.
+bool is_wanted(std::string_view operator_name);
 
 // Refuses shapes, dtypes and ranges that uniform_noise does not accept (ValueError in Python).
 void check_uniform_noise(const at::Tensor& seed, const at::Tensor& position, std::int64_t stream, std::int64_t vocab_size);
@@ -40,35 +41,6 @@ at::Tensor rope_store(const at::Tensor& q, const at::Tensor& k, const at::Tensor
                       at::Tensor& v_cache);
 at::Tensor tail_attention(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache, const at::Tensor& cache_len,
                           const at::Tensor& tail_mask, double scale);
-at::Tensor uniform_noise(const at::Tensor& seed, const at::Tensor& position, std::int64_t stream, std::int64_t vocab_size);
-void pack_block(PACKED_SS_PACK_PARAMETERS);
-void resolve_greedy(PACKED_SS_RESOLVE_PARAMETERS);
-void resolve_coupled(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS);
-void resolve_rejection(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS, const at::Tensor& draft_log_q);
-std::tuple<at::Tensor, at::Tensor> argmax_rows(const at::Tensor& logits, bool probability);
-void draw_rows(PACKED_SS_DRAW_ROWS_PARAMETERS);
-std::tuple<at::Tensor, at::Tensor> verify_rows(PACKED_SS_VERIFY_ROWS_PARAMETERS);
-void resolve_ordered(PACKED_SS_RESOLVE_ORDERED_PARAMETERS);
-void resolve_native(PACKED_SS_RESOLVE_NATIVE_PARAMETERS);
-void compact_cache(PACKED_SS_COMPACT_PARAMETERS);
-void pack_ordered(PACKED_SS_PACK_ORDERED_PARAMETERS);
 }  // namespace cpu
-
-#ifdef PACKED_SS_WITH_CUDA
-namespace cuda {
-at::Tensor uniform_noise(const at::Tensor& seed, const at::Tensor& position, std::int64_t stream, std::int64_t vocab_size);
-void pack_block(PACKED_SS_PACK_PARAMETERS);
-void resolve_greedy(PACKED_SS_RESOLVE_PARAMETERS);
-void resolve_coupled(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS);
-void resolve_rejection(PACKED_SS_RESOLVE_PARAMETERS, PACKED_SS_SAMPLING_PARAMETERS, const at::Tensor& draft_log_q);
-std::tuple<at::Tensor, at::Tensor> argmax_rows(const at::Tensor& logits, bool probability);
-void draw_rows(PACKED_SS_DRAW_ROWS_PARAMETERS);
-std::tuple<at::Tensor, at::Tensor> verify_rows(PACKED_SS_VERIFY_ROWS_PARAMETERS);
-void resolve_ordered(PACKED_SS_RESOLVE_ORDERED_PARAMETERS);
-void resolve_native(PACKED_SS_RESOLVE_NATIVE_PARAMETERS);
-void compact_cache(PACKED_SS_COMPACT_PARAMETERS);
-void pack_ordered(PACKED_SS_PACK_ORDERED_PARAMETERS);
-}  // namespace cuda
-#endif
 
 }  // namespace packed_ss

@@ -210,7 +210,7 @@ class Decoder:
         self.resolve(self.forward(rows, slots, call, request), rows, state, request, call)
 
     def forward(self, rows: Rows, slots: int, call: Call, request: Request) -> Tensor:
-        """What a call's last rows say: logits [N, head rows, V], or with a fused head the argmax of each, int32 [N, head rows]."""
+        """Run the model: logits [N, head rows, V] of a call's last rows, or, with a fused head, the argmax of each, int32."""
         self.observer.forward_begins(call)
         model = self.model
         layers = self.cache.layers(rows.ids.shape[0], slots)

@@ -21,7 +21,7 @@ _MAY_BE_EMPTY = ("N", "S")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a dataclass says of a field that is an operand: symbols of its sizes, such as "N W", and whether operators write it."""
+    """Marks a dataclass field as an operand: symbols of its sizes, such as "N W", and whether operators write it."""
 
     symbols: str
     written: bool = True

@@ -31,8 +31,8 @@ class OrderedState(State):
 
     tokens [N, T]: by position, -1 where open.  length [N]: the leftmost open position, so that the tokens before it are final.
     cache_len [N]: pairs in the cache, in acceptance order behind the prompt.  finish_reason, nfe, advances, prompt_length and
-    stops as in `packed_ss.state.BlockState`.  end [N]: one more than E, the last position to generate; stopped [N]: whether a stop has
-    set it.  order [N, W]: the window's open positions by rank, -1 beyond; draft [N, W]: D by rank, -1 where there is none.
+    stops as in `packed_ss.state.BlockState`.  end [N]: one more than E, the last position to generate; stopped [N]: whether a
+    stop has set it.  order [N, W]: the window's open positions by rank, -1 beyond; draft [N, W]: D by rank, -1 for none.
     waiting [N, P]: accepted positions whose rows are still due, in order, -1 beyond.  cached [N, T]: the cached pairs' positions
     by slot.  moved_from [N, T], first_moved [N]: slots from ``first_moved`` on take what slot ``moved_from`` holds.
     retained [N, W]: rows of the last call from which the draft is yet to be drawn, by rank, -1 for none.

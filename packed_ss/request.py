@@ -128,7 +128,7 @@ def _ids(what: str, value: Any, vocab_size: int) -> list[int]:
     if not ids:
         raise ValueError(f"{what} is empty, but at least one token is needed")
     for token in ids:
-        if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= token < vocab_size:
+        if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= int(token) < vocab_size:
             raise ValueError(f"{what} holds {token!r}, but token ids must be whole numbers in [0, {vocab_size})")
     return [int(token) for token in ids]
 
@@ -183,6 +183,6 @@ def _seeds(value: Any, n: int) -> list[int]:
 
 
 def _whole_64(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not -(2**63) <= value < 2**64:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not -(2**63) <= int(value) < 2**64:
         raise ValueError(f"seed is {value!r}, but it must be a whole number of 64 bits")
     return int(value)

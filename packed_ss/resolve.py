@@ -6,8 +6,8 @@
     rejection   verify_rows                         advance     draw_rows of the retained rows, stream DRAFT, log Q stored
 
 The draft comes from the rows that the advance retains, so that nothing is drawn in vain.  Where the calls' shapes are fixed, as
-in a captured iteration, greedy and coupled tokens of all rows come first instead: that is two launches fewer.  In any order but left
-to right all rows' tokens come first too, for the draft is retained by position.
+in a captured iteration, greedy and coupled tokens of all rows come first instead: that is two launches fewer.  In any order but
+left to right all rows' tokens come first too, for the draft is retained by position.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def process(logits: Tensor, temperature: Tensor | float, top_k: Tensor | int, to
     temperature, top_k, top_p = (_by_sequence(one, x) for one in (temperature, top_k, top_p))
     largest = x.amax(-1, keepdim=True)
     is_greedy = ~(temperature >= GREEDY_BELOW)  # NaN too
+    temperature = temperature.to(x.dtype)
     # The argmax of a greedy row, the first of several, is all that stays of it.
     first = torch.zeros_like(x, dtype=torch.bool).scatter_(-1, x.argmax(-1, keepdim=True), True)
     below = x - largest
@@ -59,8 +60,7 @@ def _by_sequence(setting: Tensor | float, x: Tensor) -> Tensor:
     if not isinstance(setting, Tensor):
         dtype = torch.int64 if isinstance(setting, int) else torch.float64
         setting = torch.full((1,), setting, dtype=dtype, device=x.device)
-    value = setting.to(x.dtype) if setting.dtype.is_floating_point and x.dtype == torch.float32 else setting
-    return value.view(-1, *[1] * (x.dim() - 1))
+    return setting.view(-1, *[1] * (x.dim() - 1))
 
 
 def _any(flags: Tensor) -> bool:

@@ -58,12 +58,24 @@ class Branched:
         object.__setattr__(self, "cuts", tuple(sorted(given)))
 
 
+#: Branch cuts of one call at most: the shape of a call is an argument of kernels.
+MOST_CUTS = 256
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """A named cycle of calls, to be repeated after the first call until every sequence has finished."""
+    """A named cycle of calls, to be repeated after the first call until every sequence has finished.
+
+    Raises ValueError for a call of more than `MOST_CUTS` branch cuts.
+    """
 
     name: str
     cycle: tuple[BlockCall, ...] | tuple[OrderedCall, ...]
+
+    def __post_init__(self) -> None:
+        cuts = max(len(call.cuts) for call in self.cycle)
+        if cuts > MOST_CUTS:
+            raise ValueError(f"the {self.name} schedule has {cuts} branch cuts, but {MOST_CUTS} at most are accepted")
 
     @property
     def proposes(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, NamedTuple
 
@@ -52,7 +54,7 @@ class State:
 
     def operands(self) -> list[Tensor]:
         """The tensors that operators take as the state, in order."""
-        return [getattr(self, one.name) for one in operands_of(type(self))]
+        return list(_getter(type(self))(self))  # type: ignore[arg-type]  # a class is hashable
 
     @property
     def sampling(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -71,8 +73,8 @@ class BlockState(State):
     """State of N sequences in the block layout, W = B - 1.  Operands are int32.
 
     tokens [N, max_length + B]: prompt and output.  length [N]: n.  cache_len [N]: n - 1 between iterations.
-    draft [N, W]: D, -1 behind its end.  retained [N, W]: rows of the last call from which entries of the draft are yet to be drawn,
-    -1 for none.  order [N, W]: the positions that entries of the draft are for, n, n + 1 ...
+    draft [N, W]: D, -1 behind its end.  retained [N, W]: rows of the last call from which entries of the draft are yet to be
+    drawn, -1 for none.  order [N, W]: the positions that entries of the draft are for, n, n + 1 ...
     finish_reason [N]: index into `FINISH_REASONS`.  nfe [N]: model calls.  advances [N, calls]: tokens appended by each.
     limit, prompt_length [N]: the length at which output must end, and where it starts.
     stops [N, S, M]: stop ids and stop sequences, right-aligned, padded with -1.
@@ -146,6 +148,11 @@ class BlockState(State):
         return Progress(*read.tolist())
 
 
+@functools.cache
+def _getter(state: Hashable) -> Callable[[State], tuple[Tensor, ...]]:
+    return operator.attrgetter(*(one.name for one in operands_of(state)))
+
+
 #: The operands of advance_block and pack_block.
 BLOCK_STATE: tuple[Operand, ...] = operands_of(BlockState)
 
@@ -182,7 +189,7 @@ def sampling_settings(
 
 
 def stops_tensor(stops: Sequence[Sequence[Sequence[int]]], shape: tuple[int, int] | None = None) -> Tensor:
-    """[N, S, M] int32 of each sequence's stops, token id lists; room for more than ``shape`` says is filled with what never matches."""
+    """[N, S, M] int32 of each sequence's stops, token id lists; what is left of ``shape`` never matches."""
     count, longest = shape or stops_shape(stops)
     room = torch.full((len(stops), count, longest), -1, dtype=torch.int32)
     room[:, :, -1] = _NEVER

@@ -184,13 +184,14 @@ def evaluate(args: argparse.Namespace) -> None:
     state = torch.load(Path(args.work) / "state.pt", weights_only=True)
     model = Transformer(tiny_set_config()).requires_grad_(False).eval()
     model.load_state_dict(state["model"])
-    tested = list(itertools.islice(problems(HELD_OUT_SEED, held_out=True), HELD_OUT_PROBLEMS))
+    tested = list(itertools.islice(problems(HELD_OUT_SEED, held_out=True), args.tested))
     print(f"step {state['step']}: {right_answers(model, train_tokenizer(), tested)} of {len(tested)} answers are right")
 
 
 def main() -> None:
     parser = arguments(__doc__, work="build/tiny-set", out="packed_ss/assets/tiny-set", steps=1600, decay=0.25)
     parser.add_argument("--evaluate", action="store_true", help="do not train; answer the held-out problems with the last save")
+    parser.add_argument("--tested", type=int, default=HELD_OUT_PROBLEMS, help="held-out problems to answer at the end")
     args = parser.parse_args()
     if not args.evaluate:
         train(

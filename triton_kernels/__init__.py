@@ -13,15 +13,14 @@ from typing import Any
 
 #: The module of each operator; its function there has the operator's name and signature.
 MODULES = {
-    "uniform_noise": "resolve", "pack_block": "resolve", "rope_store": "rope_store", "tail_attention": "tail_attention",
-    "linear_argmax": "linear_argmax", "resolve_argmax": "resolve", "resolve_greedy": "resolve", "resolve_coupled": "resolve",
-    "resolve_rejection": "resolve", "argmax_rows": "ordered_rows", "draw_rows": "ordered_rows", "verify_rows": "ordered_rows",
-    "resolve_ordered": "ordered_resolve", "resolve_native": "ordered_resolve", "compact_cache": "compact_cache",
-    "pack_ordered": "pack_ordered",
+    "uniform_noise": "philox", "rope_store": "rope_store", "tail_attention": "tail_attention", "linear_argmax": "linear_argmax",
+    "argmax_rows": "argmax_rows", "draw_rows": "draw_rows", "verify_rows": "verify_rows", "pack_block": "advance_block",
+    "pack_ordered": "pack_ordered", "advance_block": "advance_block", "advance_ordered": "advance_ordered",
+    "advance_native": "advance_ordered", "compact_cache": "compact_cache",
 }
 
 
-def obstacle() -> str:
+def unavailable() -> str:
     """Why these kernels are not used, in a sentence; empty where they can be."""
     if os.environ.get("PACKED_SS_TRITON") == "0":
         return "the environment has PACKED_SS_TRITON=0."
@@ -29,7 +28,7 @@ def obstacle() -> str:
 
 
 def operators() -> dict[str, Callable[..., Any]]:
-    """The operators by name; none where there is an `obstacle`."""
-    if obstacle():
+    """The operators by name; none where they are `unavailable`."""
+    if unavailable():
         return {}
     return {name: getattr(importlib.import_module(f".{module}", __name__), name) for name, module in MODULES.items()}

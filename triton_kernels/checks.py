@@ -12,7 +12,7 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Elements of a head that a tile can hold.
 LARGEST_HEAD = 256
-#: Ids that 32 bits count, with room for the slices of a row.
+#: Ids that 32 bits count, with room for the splits of a row.
 LARGEST_VOCABULARY = 1 << 30
 
 # Whether kernels run in Triton's interpreter, on CPU tensors too: decided when they are defined.

@@ -1,4 +1,4 @@
-"""Top-k and top-p: the smallest score that is kept of each row, without sorting it.
+"""Top-k and top-p: the smallest score that is kept of a row, without sorting it.
 
 Both ask for the same thing, the lowest score such that what stands above it weighs less than a target: in numbers of tokens less
 than k; in mass less than top_p of all.  Equally, it is the highest score from which up the weight reaches the target.  A search
@@ -17,42 +17,51 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import locate, task_of_program
-from .scores import INF, NAN, SIGN, exp_of_negative, is_finite, key_score, log, order_key, scaled
+from .philox import to_gumbel, uniform_tile
+from .scores import INF, NAN, NOTHING, SIGN, exp_of_negative, is_finite, key_score, log, order_key, scaled
+from .statistics import best_of
 
 #: Steps whose tokens are asked for before they are needed: a program alone has too little work to wait for memory.
 AHEAD = tl.constexpr(4)
 
 
 @triton.jit
-def _scores(set_ptr, start, count, maximum, temperature, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
-    """(scores float32, whether they exist) of SIZE tokens of a set: a buffer of scores, or the logits of the row."""
+def _row_scores(row_ptr, start, vocab_size, maximum, temperature, SIZE: tl.constexpr):
+    """(ids, scores float32) of SIZE tokens of the row; -inf past the end."""
+    ids = start + tl.arange(0, SIZE)
+    x = tl.load(row_ptr + ids, mask=ids < vocab_size, other=-float("inf")).to(tl.float32)
+    return ids, scaled(x, maximum, temperature)
+
+
+@triton.jit
+def _scores(set_ptr, row_ptr, collected, start, count, maximum, temperature, SIZE: tl.constexpr):
+    """(scores float32, whether they exist) of SIZE tokens that are searched: those collected, or the row's."""
     at = start + tl.arange(0, SIZE)
-    score = tl.load(set_ptr + at, mask=at < count, other=-float("inf")).to(tl.float32)
-    if FROM_LOGITS:
-        score = scaled(score, maximum, temperature, UNIT)
-    return score, at < count
+    exists = at < count
+    held = tl.load(set_ptr + at, mask=exists & collected, other=-float("inf"))
+    x = tl.load(row_ptr + at, mask=exists & (collected == 0), other=-float("inf")).to(tl.float32)
+    return tl.where(collected, held, scaled(x, maximum, temperature)), exists
 
 
 @triton.jit
-def _masses(score, counts, whole):
-    """exp(score) as int64 in fixed point, ``whole`` for 1; 0 where it does not count."""
-    return tl.where(counts, (exp_of_negative(score) * whole).to(tl.int64), 0)
+def _masses(score, counts, unit):
+    """exp(score) as int64 in fixed point, ``unit`` for 1; 0 where it does not count."""
+    return tl.where(counts, (exp_of_negative(score) * unit).to(tl.int64), 0)
 
 
 @triton.jit
-def _total(set_ptr, count, kept, maximum, temperature, whole, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
-    """Mass of the tokens of a set that score at least ``kept``."""
+def _total(set_ptr, row_ptr, collected, count, kept, maximum, temperature, unit, SIZE: tl.constexpr):
+    """Mass of the tokens that score at least ``kept``."""
     total = tl.full([], 0, tl.int64)
     for start in tl.range(0, count, SIZE, num_stages=AHEAD):
-        score, exists = _scores(set_ptr, start, count, maximum, temperature, FROM_LOGITS, UNIT, SIZE)
-        total += tl.sum(_masses(score, exists & (score >= kept), whole), 0)
+        score, exists = _scores(set_ptr, row_ptr, collected, start, count, maximum, temperature, SIZE)
+        total += tl.sum(_masses(score, exists & (score >= kept), unit), 0)
     return total
 
 
 @triton.jit
-def _highest(set_ptr, count, kept, target, maximum, temperature, whole,
-             MASS: tl.constexpr, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
+def _highest(set_ptr, row_ptr, collected, count, kept, target, maximum, temperature, unit, MASS: tl.constexpr,
+             SIZE: tl.constexpr):
     """The highest score from which up the tokens that score at least ``kept`` weigh ``target``, which is at least 1.
 
     Scores are at most 0, so that the bits of their magnitudes have the reverse order.  Found is the smallest magnitude up to
@@ -66,9 +75,9 @@ def _highest(set_ptr, count, kept, target, maximum, temperature, whole,
         upper = tl.minimum(upper, NAN).to(tl.int32)  # of the first digit only two values are magnitudes
         weights = tl.zeros([8], tl.int64 if MASS else tl.int32)
         for start in tl.range(0, count, SIZE, num_stages=AHEAD):
-            score, exists = _scores(set_ptr, start, count, maximum, temperature, FROM_LOGITS, UNIT, SIZE)
+            score, exists = _scores(set_ptr, row_ptr, collected, start, count, maximum, temperature, SIZE)
             magnitude = score.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-            weight = _masses(score, exists & (score >= kept), whole) if MASS else exists.to(tl.int32)
+            weight = _masses(score, exists & (score >= kept), unit) if MASS else exists.to(tl.int32)
             weights += tl.sum(tl.where(magnitude[:, None] <= upper[None, :], weight[:, None], 0), 0)
         digit = tl.sum((weights < target).to(tl.int32), 0)
         found = found | (digit.to(tl.int64) << shift)
@@ -77,7 +86,7 @@ def _highest(set_ptr, count, kept, target, maximum, temperature, whole,
 
 
 @triton.jit
-def _narrowed(logits_ptr, vocab_size, lower, upper, top_p, maximum, temperature, UNIT: tl.constexpr, WIDTH: tl.constexpr):
+def _narrowed(row_ptr, vocab_size, lower, upper, top_p, maximum, temperature, WIDTH: tl.constexpr):
     """A bracket of about a quarter of [lower, upper), scores from which up the mass is more, and less, than top_p of all."""
     quarter = (tl.minimum(upper, 0.0) - lower) * 0.25
     total = tl.zeros([WIDTH], tl.float32)
@@ -85,7 +94,7 @@ def _narrowed(logits_ptr, vocab_size, lower, upper, top_p, maximum, temperature,
     middle = tl.zeros([WIDTH], tl.float32)
     high = tl.zeros([WIDTH], tl.float32)
     for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
-        score, _exists = _scores(logits_ptr, start, vocab_size, maximum, temperature, True, UNIT, WIDTH)
+        _ids, score = _row_scores(row_ptr, start, vocab_size, maximum, temperature, WIDTH)
         mass = tl.exp(score)
         total += mass
         low += tl.where(score >= lower + quarter, mass, 0.0)
@@ -102,133 +111,90 @@ def _narrowed(logits_ptr, vocab_size, lower, upper, top_p, maximum, temperature,
 
 
 @triton.jit
-def _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, MASS: tl.constexpr, UNIT: tl.constexpr,
-             ROOM: tl.constexpr, WIDTH: tl.constexpr):
-    """Puts the scores in [lower, upper) together, as far as there is room.
-
-    Returns their number, and with MASS the masses above and of the whole row.
-    """
+def _collect(row_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, unit, ROOM: tl.constexpr, WIDTH: tl.constexpr):
+    """Puts the scores in [lower, upper) together, as far as there is room; (their number, mass above, mass of the row)."""
     count = tl.full([], 0, tl.int32)
     above = tl.full([], 0, tl.int64)
     total = tl.full([], 0, tl.int64)
     for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
-        score, exists = _scores(logits_ptr, start, vocab_size, maximum, temperature, True, UNIT, WIDTH)
-        taken = (exists & (score >= lower) & (score < upper)).to(tl.int32)
+        ids, score = _row_scores(row_ptr, start, vocab_size, maximum, temperature, WIDTH)
+        taken = ((ids < vocab_size) & (score >= lower) & (score < upper)).to(tl.int32)
         found = tl.sum(taken, 0)
         if found > 0:
             at = count + tl.cumsum(taken, 0) - 1
             tl.store(set_ptr + at, score, mask=(taken != 0) & (at < ROOM))
         count += found
-        if MASS:
-            mass = _masses(score, exists, whole)
-            total += tl.sum(mass, 0)
-            above += tl.sum(tl.where(score >= upper, mass, 0), 0)
+        mass = _masses(score, ids < vocab_size, unit)
+        total += tl.sum(mass, 0)
+        above += tl.sum(tl.where(score >= upper, mass, 0), 0)
     return count, above, total
 
 
 @triton.jit
-def _share(total, top_p_high, top_p_low):
-    """ceil(top_p * total), at least 1; top_p is the sum of two float32 numbers, which has as many digits as float64 keeps."""
-    share = (tl.full([], 0.0, tl.float64) + top_p_high + top_p_low) * total.to(tl.float64)
-    return tl.maximum(tl.ceil(share).to(tl.int64), 1)
-
-
-@triton.jit
-def _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p_low,
-           TOP_P: tl.constexpr, FROM_LOGITS: tl.constexpr, UNIT: tl.constexpr, SIZE: tl.constexpr):
-    """(smallest score that is kept, mass of all that are) by top-k and then top-p, in a set that has them."""
-    kept = _highest(set_ptr, count, -float("inf"), tl.full([], 0, tl.int64) + top_k, maximum, temperature, whole, False,
-                    FROM_LOGITS, UNIT, SIZE)
-    total = _total(set_ptr, count, kept, maximum, temperature, whole, FROM_LOGITS, UNIT, SIZE)
-    if TOP_P:
-        kept = _highest(set_ptr, count, kept, _share(total, top_p_high, top_p_low), maximum, temperature, whole, True,
-                        FROM_LOGITS, UNIT, SIZE)
-        total = _total(set_ptr, count, kept, maximum, temperature, whole, FROM_LOGITS, UNIT, SIZE)
-    return kept, total
-
-
-@triton.jit
-def filter_row(logits_ptr, at_row, vocab_size, row_key_ptr, row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr,
-               temperature, top_k, top_p_high, top_p_low, whole,
-               TOP_K: tl.constexpr, TOP_P: tl.constexpr, UNIT: tl.constexpr,
+def filter_row(row_ptr, set_ptr, vocab_size, temperature, by_k, by_p, top_k, top_p, unit,
                ROOM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """Writes the statistics of the row of logits that logits_ptr points to, at ``at_row`` (see `filter_rows`)."""
-    program = tl.program_id(0).to(tl.int64)
-    groups_ptr += program * GROUPS
-    set_ptr += program * ROOM
+    """(key of the largest logit, smallest score that is kept, sum of exp(score) over what is) of the row that row_ptr points to.
+
+    by_k and by_p: which filters there are, one at the least.  set_ptr: room for ROOM and for GROUPS scores.
+    """
     lane = tl.arange(0, WIDTH)
     tops = tl.full([WIDTH], -float("inf"), tl.float32)
     for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
-        x = tl.load(logits_ptr + start + lane, mask=start + lane < vocab_size, other=-float("inf")).to(tl.float32)
+        x = tl.load(row_ptr + start + lane, mask=start + lane < vocab_size, other=-float("inf")).to(tl.float32)
         tops = tl.maximum(tops, tl.where(x == x, x, float("inf")))
     key = order_key(tl.max(tops, 0))
-    tl.store(row_key_ptr + at_row, key)
+    kept = tl.full([], -float("inf"), tl.float32)
+    mass = tl.full([], 0, tl.int64)
     if is_finite(key):
         maximum = key_score(key)
-        kept = tl.full([], -float("inf"), tl.float32)
-        mass = tl.full([], 0, tl.int64)
         lower = kept
         upper = -kept
-        if TOP_K:
+        tries = tl.full([], 0, tl.int32)
+        if by_k:
+            tries += 3  # nothing to narrow
             if top_k <= GROUPS:
                 groups = tl.max(tl.reshape(tops, (WIDTH // GROUPS, GROUPS)), 0)
-                tl.store(groups_ptr + tl.arange(0, GROUPS), scaled(groups, maximum, temperature, UNIT))
+                tl.store(set_ptr + tl.arange(0, GROUPS), scaled(groups, maximum, temperature))
                 tl.debug_barrier()
-                lower = _highest(groups_ptr, GROUPS, kept, mass + top_k, maximum, temperature, whole, False, False, UNIT,
-                                 SIZE)
-            count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole, False,
-                                           UNIT, ROOM, WIDTH)
-            tl.debug_barrier()
-            if count <= ROOM:
-                kept, mass = _top_k(set_ptr, count, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P, False,
-                                    UNIT, SIZE)
-            else:
-                kept, mass = _top_k(logits_ptr, vocab_size, maximum, temperature, whole, top_k, top_p_high, top_p_low, TOP_P,
-                                    True, UNIT, SIZE)
+                lower = _highest(set_ptr, row_ptr, by_k, GROUPS, kept, top_k, maximum, temperature, unit, False, SIZE)
+                tl.debug_barrier()
         else:
             # Tokens below would have less than 1 - top_p of mass 1, which the largest alone has; 0.01 is for rounding.
-            lower = log(((1.0 - top_p_high) - top_p_low) / vocab_size) - 0.01
-            count = tl.full([], ROOM + 1, tl.int32)
-            above, total = mass, mass
-            tries = tl.full([], 0, tl.int32)
-            while (count > ROOM) & (tries < 4):
-                if (tries > 0) | (vocab_size > ROOM):
-                    lower, upper = _narrowed(logits_ptr, vocab_size, lower, upper, top_p_high, maximum, temperature, UNIT,
-                                             WIDTH)
-                count, above, total = _collect(logits_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, whole,
-                                               True, UNIT, ROOM, WIDTH)
-                tries += 1
-            tl.debug_barrier()
-            share = _share(total, top_p_high, top_p_low)
-            found = mass
-            if count <= ROOM:
-                found = _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
-            if (above < share) & (share <= above + found):
-                kept = _highest(set_ptr, count, kept, share - above, maximum, temperature, whole, True, False, UNIT, SIZE)
-                mass = above + _total(set_ptr, count, kept, maximum, temperature, whole, False, UNIT, SIZE)
-            else:
-                kept = _highest(logits_ptr, vocab_size, kept, share, maximum, temperature, whole, True, True, UNIT, SIZE)
-                mass = _total(logits_ptr, vocab_size, kept, maximum, temperature, whole, True, UNIT, WIDTH)
-        tl.store(row_kept_ptr + at_row, kept)
-        tl.store(row_sum_ptr + at_row, mass.to(tl.float32) / whole)
+            lower = log(((1.0 - tl.maximum(top_p, 0.0)) / vocab_size).to(tl.float32)) - 0.01
+        count = tl.full([], ROOM + 1, tl.int32)
+        above, total = mass, mass
+        while (count > ROOM) & (tries < 4):
+            if (by_k == 0) & ((tries > 0) | (vocab_size > ROOM)):
+                lower, upper = _narrowed(row_ptr, vocab_size, lower, upper, top_p.to(tl.float32), maximum, temperature, WIDTH)
+            count, above, total = _collect(row_ptr, set_ptr, vocab_size, lower, upper, maximum, temperature, unit, ROOM, WIDTH)
+            tries += 1
+        tl.debug_barrier()
+        collected = count <= ROOM
+        searched = tl.where(collected, count, vocab_size)
+        if by_k:
+            kept = _highest(set_ptr, row_ptr, collected, searched, kept, top_k, maximum, temperature, unit, False, SIZE)
+        mass = _total(set_ptr, row_ptr, collected, searched, kept, maximum, temperature, unit, SIZE)
+        if by_p:
+            if by_k:
+                total = mass
+            share = tl.maximum(tl.ceil(top_p * total.to(tl.float64)).to(tl.int64), 1)
+            if (above >= share) | (share > above + mass):  # the bracket is wrong
+                collected = by_k & collected
+                searched = tl.where(collected, searched, vocab_size)
+                above = tl.where(by_k, above, 0)
+            kept = _highest(set_ptr, row_ptr, collected, searched, kept, share - above, maximum, temperature, unit, True, SIZE)
+            mass = above + _total(set_ptr, row_ptr, collected, searched, kept, maximum, temperature, unit, SIZE)
+    return key, kept, mass.to(tl.float32) / unit
 
 
-@triton.jit(do_not_specialize=["verifier_rows", "block_size", "shift", "by_row", "rows", "places", "top_k"])
-def filter_rows(logits_ptr, stride_n, stride_r, vocab_size, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr,
-                row_key_ptr, row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr,
-                verifier_rows, block_size, shift, by_row, rows, places, temperature, top_k, top_p_high, top_p_low, whole,
-                CUTS: tl.constexpr, RETAINED: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, UNIT: tl.constexpr,
-                ROOM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """Program (sequence, row).
-
-    Reads every row that may be asked for, sizeof(logit) * V bytes, two or three times, mostly from the L2 cache (a dozen times
-    more if its bracket has no room), and writes 12 bytes of statistics [N, places]: the key of the largest logit, the smallest
-    score that is kept, and the sum of exp(score) over what is.  groups [programs, GROUPS] and set [programs, ROOM] are scratch.
-    """
-    i, slot, _split = task_of_program(rows, 1)
-    wanted, row, _position, place = locate(i, slot, finish_reason_ptr, length_ptr, draft_len_ptr, verdict_ptr, verifier_rows,
-                                           block_size, shift, by_row, CUTS, RETAINED)
-    if wanted:
-        filter_row(logits_ptr + i * stride_n + row.to(tl.int64) * stride_r, i * places + place, vocab_size, row_key_ptr,
-                   row_kept_ptr, row_sum_ptr, groups_ptr, set_ptr, temperature, top_k, top_p_high, top_p_low, whole,
-                   TOP_K, TOP_P, UNIT, ROOM, GROUPS, WIDTH, SIZE)
+@triton.jit
+def draw_filtered(row_ptr, vocab_size, key, kept, temperature, seed, position, stream, WIDTH: tl.constexpr):
+    """The packed argmax of score + G over the scores of a row that are kept; the scores relative to the row's maximum."""
+    best = tl.full([], NOTHING, tl.int64)
+    if is_finite(key):
+        for start in tl.range(0, vocab_size, WIDTH, num_stages=AHEAD):
+            ids, score = _row_scores(row_ptr, start, vocab_size, key_score(key), temperature, WIDTH)
+            score = tl.where(score < kept, -float("inf"), score)
+            if tl.max(score, 0) > -float("inf"):  # few hold a token that filters have left
+                best = tl.maximum(best, best_of(score + to_gumbel(uniform_tile(seed, position, start, stream, WIDTH)), ids))
+    return best

@@ -1,7 +1,7 @@
 """The language-model head and its argmax in one pass over the weights: the logits are never written.
 
 A program multiplies a tile of rows by a tile of the vocabulary, in blocks of the hidden size, and keeps of each row the largest
-logit and the lowest id that has it.  A second kernel puts the tiles together.  What a row gets does not depend on how many others
+logit and the lowest id that has it.  A second kernel combines the tiles.  What a row gets does not depend on how many others
 there are: blocks of the hidden size are added up in one order, and tiles of rows differ only in how many fragments they have.
 """
 
@@ -12,31 +12,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packed_ss.ops.head import check_linear_argmax
+from packed_ss.ops import checks
 
 from . import tiles
 from .checks import DTYPES, check_on_device
-from .scores import NAN, NOTHING, key_score, order_key, pack, packed_id, packed_key
+from .scores import NOTHING, is_finite, order_key, pack, packed_id, packed_key
 
 
 @triton.jit
 def _best_of_rows(scores, ids, exists):
-    """Packed results int64 [rows] of scores [rows, ids]; the first NaN of a row wins."""
-    is_nan = scores != scores
-    top = tl.max(tl.where(exists[None, :] & ~is_nan, scores, -float("inf")), 1)
-    first = tl.min(tl.where(exists[None, :] & (scores == top[:, None]), ids[None, :], 0x7FFFFFFF), 1)
-    first_nan = tl.min(tl.where(exists[None, :] & is_nan, ids[None, :], 0x7FFFFFFF), 1)
-    has_nan = first_nan < 0x7FFFFFFF
-    return pack(tl.where(has_nan, NAN, order_key(top)), tl.where(has_nan, first_nan, first))
+    """Packed results int64 [rows] of scores [rows, ids]; a NaN counts as +inf."""
+    scores = tl.where(exists[None, :], tl.where(scores == scores, scores, float("inf")), -float("inf"))
+    top = tl.max(scores, 1)
+    return pack(order_key(top), tl.min(tl.where(scores == top[:, None], ids[None, :], 0x7FFFFFFF), 1))
 
 
 @triton.jit(do_not_specialize=["rows", "total", "row_tiles", "vocab_tiles"])
 def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, size, vocab, row_tiles, vocab_tiles,
-                WHOLE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, IDS: tl.constexpr, DEPTH: tl.constexpr):
+                DIVIDES: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, IDS: tl.constexpr, DEPTH: tl.constexpr):
     """Program (tile of the vocabulary, tile of rows); programs that share weights are neighbours and meet in the L2 cache.
 
     Reads weights once, element size * V * H bytes, and x with every tile of the vocabulary, from the L2 cache; writes
-    best [N R, vocab_tiles] int64, packed: 8 bytes a row and tile.  WHOLE: H is a multiple of DEPTH.
+    best [N R, vocab_tiles] int64, packed: 8 bytes a row and tile.  DIVIDES: DEPTH divides H.
     """
     row_tile = tl.program_id(0) % row_tiles
     vocab_tile = tl.program_id(0) // row_tiles
@@ -49,7 +46,7 @@ def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, si
     weight_ptrs = weight_ptr + (tl.minimum(ids, vocab - 1).to(tl.int64) * weight_v)[None, :] + k[:, None]
     scores = tl.zeros([ROWS, IDS], tl.float32)
     for start in range(0, size, DEPTH):
-        if WHOLE:
+        if DIVIDES:
             x = tl.load(x_ptrs + start)
             weight = tl.load(weight_ptrs + start)
         else:
@@ -60,44 +57,43 @@ def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, si
     tl.store(best_ptr + row.to(tl.int64) * vocab_tiles + vocab_tile, best, mask=row < total)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def combine_tiles(part_ptr, best_ptr, ids_ptr, parts, SIZE: tl.constexpr):
-    """Program (row): reads the results of its tiles, 8 bytes each, and writes best float32 and ids int32, 8 bytes."""
+@triton.jit(do_not_specialize=["vocab_tiles"])
+def combine_tiles(best_ptr, ids_ptr, vocab_tiles, SIZE: tl.constexpr):
+    """Program (row): reads the results of its tiles, 8 bytes each, and writes ids int32, 4 bytes."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, SIZE)
     best = tl.full([SIZE], NOTHING, tl.int64)
-    for start in range(0, parts, SIZE):
-        best = tl.maximum(best, tl.load(part_ptr + row * parts + start + lane, mask=start + lane < parts, other=NOTHING))
+    for start in range(0, vocab_tiles, SIZE):
+        at = row * vocab_tiles + start + lane
+        best = tl.maximum(best, tl.load(best_ptr + at, mask=start + lane < vocab_tiles, other=NOTHING))
     result = tl.max(best, 0)
-    tl.store(best_ptr + row, key_score(packed_key(result)))
-    tl.store(ids_ptr + row, packed_id(result))
+    tl.store(ids_ptr + row, tl.where(is_finite(packed_key(result)), packed_id(result), -1))
 
 
-def linear_argmax(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """`packed_ss.ops.head.linear_argmax`: the largest of the logits x weight^T of each row, and the lowest id that has it.
+def linear_argmax(x: Tensor, weight: Tensor) -> Tensor:
+    """`packed_ss.ops.rows.linear_argmax`: the lowest id of the largest of the logits x weight^T of each row, int32 [N, R].
 
     x [N, R, H], any strides of rows; weight [V, H], the same dtype, float32, bfloat16 or float16.  Products are added up in
-    float32, and not rounded to the dtype.  Returns best [N, R] float32 and ids [N, R] int32; of a row with a NaN, NaN and the
-    first id that has it.  Two launches.  Raises ValueError where arguments do not fit together.
+    float32, and not rounded to the dtype.  -1 where a row has no finite maximum.  Two launches.
     """
-    check_linear_argmax(x, weight)
+    checks.check_linear_argmax(x, weight)
     _check(x, weight)
     n, rows, size = x.shape
     vocab, total = weight.shape[0], n * rows
-    best = torch.empty((n, rows), dtype=torch.float32, device=x.device)
     ids = torch.empty((n, rows), dtype=torch.int32, device=x.device)
     if total == 0:
-        return best, ids
+        return ids
     tile = tiles.head_tile(total, x.itemsize, tiles.device(x.device).capability)
     row_tiles, vocab_tiles = triton.cdiv(total, tile.rows), triton.cdiv(vocab, tile.ids)
-    parts = torch.empty((total, vocab_tiles), dtype=torch.int64, device=x.device)
+    best = torch.empty((total, vocab_tiles), dtype=torch.int64, device=x.device)
     x = x if x.stride(2) == 1 else x.contiguous()
-    score_tiles[(row_tiles * vocab_tiles,)](
-        x, weight, parts, x.stride(0), x.stride(1), weight.stride(0), rows, total, size, vocab, row_tiles, vocab_tiles,
-        WHOLE=size % tile.depth == 0, PRECISION="ieee", ROWS=tile.rows, IDS=tile.ids, DEPTH=tile.depth, num_warps=tile.warps,
-        num_stages=tile.stages)
-    combine_tiles[(total,)](parts, best, ids, vocab_tiles, SIZE=tiles.padded(min(vocab_tiles, 1024)), num_warps=4)
-    return best, ids
+    with tiles.on(x.device):
+        score_tiles[(row_tiles * vocab_tiles,)](
+            x, weight, best, x.stride(0), x.stride(1), weight.stride(0), rows, total, size, vocab, row_tiles, vocab_tiles,
+            DIVIDES=size % tile.depth == 0, PRECISION="ieee", ROWS=tile.rows, IDS=tile.ids, DEPTH=tile.depth,
+            num_warps=tile.warps, num_stages=tile.stages)
+        combine_tiles[(total,)](best, ids, vocab_tiles, SIZE=tiles.padded(min(vocab_tiles, 1024)), num_warps=4)
+    return ids
 
 
 def _check(x: Tensor, weight: Tensor) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from packed_ss.ops.philox import check_uniform_noise
 
+from . import tiles
 from .checks import check_on_device
 from .scores import log, log1p_of_minus
 
@@ -65,9 +66,9 @@ def uniform_tile(seed, position, first_id, stream, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _uniform_noise(seed_ptr, position_ptr, out_ptr, rows, vocab_size, stream, tiles, SIZE: tl.constexpr):
-    row = (tl.program_id(0) // tiles).to(tl.int64)
-    first = tl.program_id(0) % tiles * SIZE
+def _uniform_noise(seed_ptr, position_ptr, out_ptr, rows, vocab_size, stream, programs, SIZE: tl.constexpr):
+    row = (tl.program_id(0) // programs).to(tl.int64)
+    first = tl.program_id(0) % programs * SIZE
     u = uniform_tile(tl.load(seed_ptr + row // rows), tl.load(position_ptr + row), first, stream, SIZE)
     ids = first + tl.arange(0, SIZE)
     tl.store(out_ptr + row * vocab_size + ids, u, mask=ids < vocab_size)
@@ -81,8 +82,9 @@ def uniform_noise(seed: Tensor, position: Tensor, stream: int, vocab_size: int) 
     out = torch.empty((*position.shape, vocab_size), dtype=torch.float32, device=position.device)
     if position.numel():
         size = max(16, min(4096, triton.next_power_of_2(vocab_size)))
-        tiles = triton.cdiv(vocab_size, size)
+        programs = triton.cdiv(vocab_size, size)
         # Reads 12 bytes a program, writes 4 N R V bytes.
-        _uniform_noise[(position.numel() * tiles,)](seed, position, out, position.shape[1], vocab_size, stream, tiles, SIZE=size,
-                                                    num_warps=4)
+        with tiles.on(position.device):
+            _uniform_noise[(position.numel() * programs,)](seed, position, out, position.shape[1], vocab_size, stream, programs,
+                                                           SIZE=size, num_warps=4)
     return out

@@ -125,9 +125,6 @@ def exp_of_negative(z):
 
 
 @triton.jit
-def scaled(x, maximum, temperature, UNIT: tl.constexpr):
-    """A row's score before filters: x less the row's maximum, over the temperature.  ``UNIT``: the temperature is 1."""
-    score = x - maximum
-    if not UNIT:
-        score = tl.div_rn(score, temperature)
-    return score
+def scaled(x, maximum, temperature):
+    """A row's score before filters: x less the row's maximum, over the temperature."""
+    return tl.div_rn(x - maximum, temperature)

@@ -42,7 +42,7 @@ def _word(mask_ptrs, index, words, lane_exists):
 def _seen(mask_ptrs, first, words, slots_left, lane_exists, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Whether each lane sees each of BLOCK_N slots, of which the first is tail slot ``first`` (negative: of the prefix).
 
-    Whole words are shifted into place, 32 slots at a time: far fewer loads and registers than a word for each pair.
+    Words are shifted as they are, 32 slots at a time: far fewer loads and registers than a word for each pair.
     """
     column = tl.arange(0, BLOCK_N)
     index = first >> 5
@@ -50,10 +50,10 @@ def _seen(mask_ptrs, first, words, slots_left, lane_exists, BLOCK_M: tl.constexp
     low = _word(mask_ptrs, index, words, lane_exists)
     bit = tl.full([BLOCK_N], 1, tl.uint32) << (column % 32).to(tl.uint32)
     hits = tl.zeros([BLOCK_M, BLOCK_N], tl.uint32)
-    for part in tl.static_range(BLOCK_N // 32):
-        high = _word(mask_ptrs, index + part + 1, words, lane_exists)
+    for k in tl.static_range(BLOCK_N // 32):
+        high = _word(mask_ptrs, index + k + 1, words, lane_exists)
         word = (low >> shift) | ((high << 1) << (31 - shift))
-        hits |= word[:, None] & tl.where((column // 32 == part) & (column < slots_left), bit, 0)[None, :]
+        hits |= word[:, None] & tl.where((column // 32 == k) & (column < slots_left), bit, 0)[None, :]
         low = high
     return hits != 0
 
@@ -89,12 +89,12 @@ def _fold(scores, values, highest, total, acc, log2_scale, PRECISION: tl.constex
 def attend_kernel(q_ptr, k_ptr, v_ptr, cache_len_ptr, mask_ptr, out_ptr, sums_ptr, state_ptr,
                   q_n, q_r, q_h, k_n, k_c, k_h, v_n, v_c, v_h, mask_n,
                   rows, slots, words, least, log2_scale,
-                  KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+                  KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, SINGLE: tl.constexpr, PRECISION: tl.constexpr,
                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):
     """Program (tile of lanes, split, sequence and key head).
 
     Reads the split's keys and values once, 2 * slots * SIZE * element size bytes; programs that share them are neighbours in
-    the grid and meet in the L2 cache.  With WHOLE, the only split there is writes out [N, R, Hq, SIZE]; otherwise it writes
+    the grid and meet in the L2 cache.  With SINGLE, the only split there is writes out [N, R, Hq, SIZE]; otherwise it writes
     sums [N, Hkv, splits, lanes, SIZE] and state [N, Hkv, splits, 2, lanes], 4 * lanes * (SIZE + 2) bytes for each split.
     """
     split = tl.program_id(1)
@@ -150,20 +150,20 @@ def attend_kernel(q_ptr, k_ptr, v_ptr, cache_len_ptr, mask_ptr, out_ptr, sums_pt
         scores = tl.where(seen, scores + tl.where(bad, float("nan"), 0.0)[None, :], float("-inf"))
         v = tl.where(bad[:, None], 0.0, v)
         highest, total, acc = _fold(scores, v, highest, total, acc, log2_scale, PRECISION)
-    # The prefix brought its values that are not finite into single elements of acc; they make the whole lane NaN.
+    # The prefix brought its values that are not finite into single elements of acc; they make all of the lane NaN.
     total += tl.sum(tl.where(tl.abs(acc) < float("inf"), 0.0, float("nan")), 1)
 
     stored = lane_exists[:, None] & d_exists[None, :]
-    if WHOLE:
+    if SINGLE:
         out_offset = ((n * rows + row) * KV_HEADS * GROUP + q_head) * SIZE
         out = (acc * (1 / total)[:, None]).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + out_offset[:, None] + d[None, :], out, mask=stored)
     else:
-        place = pair * tl.num_programs(1) + split
+        task = pair * tl.num_programs(1) + split
         lanes = rows * GROUP
-        tl.store(sums_ptr + (place * lanes + lane)[:, None] * SIZE + d[None, :], acc, mask=stored)
-        tl.store(state_ptr + place * 2 * lanes + lane, highest, mask=lane_exists)
-        tl.store(state_ptr + (place * 2 + 1) * lanes + lane, total, mask=lane_exists)
+        tl.store(sums_ptr + (task * lanes + lane)[:, None] * SIZE + d[None, :], acc, mask=stored)
+        tl.store(state_ptr + task * 2 * lanes + lane, highest, mask=lane_exists)
+        tl.store(state_ptr + (task * 2 + 1) * lanes + lane, total, mask=lane_exists)
 
 
 #: Lanes that a program of combine_kernel takes.
@@ -187,9 +187,9 @@ def combine_kernel(sums_ptr, state_ptr, cache_len_ptr, out_ptr, rows, slots, wor
     lane_exists = lane < lanes
     d = tl.arange(0, BLOCK_D)
     stored = lane_exists[:, None] & (d < SIZE)[None, :]
-    place = pair * splits
+    task = pair * splits
     split = tl.arange(0, SPLITS)
-    state_ptr += place * 2 * lanes + lane
+    state_ptr += task * 2 * lanes + lane
     highest = tl.load(state_ptr[None, :] + split[:, None] * 2 * lanes, mask=(split < used)[:, None] & lane_exists[None, :],
                       other=float("-inf"))
     unit = tl.max(highest, 0)
@@ -198,7 +198,7 @@ def combine_kernel(sums_ptr, state_ptr, cache_len_ptr, out_ptr, rows, slots, wor
     for s in range(0, used):
         weight = tl.exp2(tl.load(state_ptr + s * 2 * lanes, mask=lane_exists, other=0.0) - unit)
         total += weight * tl.load(state_ptr + (s * 2 + 1) * lanes, mask=lane_exists, other=0.0)
-        sums = tl.load(sums_ptr + ((place + s) * lanes + lane)[:, None] * SIZE + d[None, :], mask=stored, other=0.0)
+        sums = tl.load(sums_ptr + ((task + s) * lanes + lane)[:, None] * SIZE + d[None, :], mask=stored, other=0.0)
         acc += weight[:, None] * sums
     row = lane // GROUP
     out_offset = ((n * rows + row) * KV_HEADS * GROUP + pair % KV_HEADS * GROUP + lane % GROUP) * SIZE
@@ -253,9 +253,9 @@ def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tensor, tail_
         splits = tiles.attention_splits(tile, lane_tiles * n * kv_heads, slots, device)
     q = q if q.stride(3) == 1 else q.contiguous()
     cache_len, tail_mask = cache_len.contiguous(), tail_mask.contiguous()
-    whole = splits == 1
+    single = splits == 1
     sums, state = out, out
-    if not whole:
+    if not single:
         sums = torch.empty((n, kv_heads, splits, lanes, size), dtype=torch.float32, device=q.device)
         state = torch.empty((n, kv_heads, splits, 2, lanes), dtype=torch.float32, device=q.device)
     words, block_d = tail_mask.shape[2], tiles.padded(size)
@@ -265,8 +265,8 @@ def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_len: Tensor, tail_
             q, k_cache, v_cache, cache_len, tail_mask, out, sums, state,
             *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], tail_mask.stride(0) if tail_mask.shape[0] > 1 else 0,
             rows, slots, words, least, scale * math.log2(math.e),
-            WHOLE=whole, PRECISION="ieee", BLOCK_M=tile.lanes, **heads_of, num_warps=tile.warps, num_stages=tile.stages)
-        if not whole:
+            SINGLE=single, PRECISION="ieee", BLOCK_M=tile.lanes, **heads_of, num_warps=tile.warps, num_stages=tile.stages)
+        if not single:
             combine_kernel[(triton.cdiv(lanes, COMBINED_LANES), n * kv_heads)](
                 sums, state, cache_len, out, rows, slots, words, splits, least,
                 SPLITS=tiles.padded(splits, tiles.MOST_SPLITS), LANES=COMBINED_LANES, **heads_of, num_warps=4, num_stages=3)

@@ -111,9 +111,13 @@ def rope_rows(programs: int, device: Device) -> int:
     return max(1, min(8, 1 << waves.bit_length() >> 1))
 
 
+#: Registers that a thread may have where the assembler, left to itself, would spill a few for the sake of more warps.
+REGISTERS = 128
+
+
 @dataclass(frozen=True)
-class ResolveTile:
-    """How the resolves cut rows of logits: ``ids`` of a slice, which one program takes."""
+class RowTile:
+    """How the row operators cut rows of logits: ``ids`` of a split, which one program takes."""
 
     ids: int
     warps: int
@@ -128,17 +132,16 @@ class FilterTile:
     groups: int
     room: int
     ids: int
-    warps: int
 
 
-def resolve_tile(vocab: int) -> ResolveTile:
+def row_tile(vocab: int) -> RowTile:
     """Depends on the vocabulary alone: results of a row must not depend on the call that it is part of."""
-    return ResolveTile(min(8192, padded(vocab)), 8 if vocab > 2048 else 4)
+    return RowTile(min(8192, padded(vocab)), 16 if vocab > 2048 else 4)
 
 
 def filter_tile(vocab: int, capability: int) -> FilterTile:
     size, width = padded(vocab), 2048 if generation(capability) == 100 else 4096
-    return FilterTile(min(width, size), min(1024, size), min(16384, size), min(512, size), 16 if size > 2048 else 4)
+    return FilterTile(min(width, size), min(1024, size), min(16384, size), min(512, size))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@
 driver, processes   stages in order within a budget of time, each in a process of its own that may crash or hang
 record, plots       the JSON file, the table and the figures
 machine, workspace  what the machine is; the copy of the sources that the stages run from
-runtime, bandwidth  time of a captured call in turns with others; what the memory gives, measured in the same run
-models              random weights in the shapes of the public checkpoints
+models              random weights in the shapes of the public checkpoints; the clock is `packed_ss.evaluation.bench.clock`
 stages              their order, estimates and sizes; every other module is one stage, with a function ``run``
 =================== ================================================================================================
 

@@ -1,6 +1,6 @@
 """Stage "attention": tail_attention of a packed call beside what else could compute it, in microseconds and bytes a second.
 
-Every contender goes through as many layers of cache as do not fit into the L2 cache, in one graph; what is reported is the time
+Every candidate goes through as many layers of cache as do not fit into the L2 cache, in one graph; what is reported is the time
 of one layer.  Its result on the first layer is compared with float32 beforehand.
 """
 
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from packed_ss.evaluation.bench.bandwidth import measure_bandwidth
+from packed_ss.evaluation.bench.clock import Sampler, copies_beyond_cache, interleave, open_runtime
 from packed_ss.layouts.block import tables
 from packed_ss.ops import attention
 
-from .bandwidth import measure_bandwidth
 from .operators import relative
 from .record import Results
-from .runtime import Sampler, copies_beyond_cache, interleave, open_runtime
 from .stages import Bench
 
 #: Microseconds that tail_attention may take at a prefix, for 64 rows, 32 / 8 heads, D 128.
@@ -38,23 +38,34 @@ Layer = Callable[[int], Tensor]
 class Operands:
     """One packed call over ``prefix`` slots in ``layers`` layers, random: q [1, R, Hq, D], caches [layers, 1, C, Hkv, D]."""
 
-    def __init__(self, bench: Bench, prefix: int) -> None:
-        device, block = bench.device, bench.sizes.block_size
-        self.heads, self.kv_heads, self.size = bench.sizes.attention
-        self.rows, self.prefix, self.slots = 2 * block, prefix, prefix + 2 * block
-        self.bytes_read = 2 * self.slots * self.kv_heads * self.size * bench.dtype.itemsize
-        self.layers = copies_beyond_cache(device, self.bytes_read, least=bench.sizes.least_copies)
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        rows: int,
+        heads: int,
+        kv_heads: int,
+        size: int,
+        prefix: int,
+        least_layers: int = 1,
+    ) -> None:
+        self.rows, self.heads, self.kv_heads, self.size = rows, heads, kv_heads, size
+        self.prefix, self.slots = prefix, prefix + rows
+        self.bytes_read = 2 * self.slots * kv_heads * size * dtype.itemsize
+        self.layers = 1 if least_layers == 1 else copies_beyond_cache(device, self.bytes_read, least=least_layers)
         generator = torch.Generator(device).manual_seed(prefix)
 
         def random(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=bench.dtype, device=device).normal_(generator=generator)
+            return torch.empty(shape, dtype=dtype, device=device).normal_(generator=generator)
 
-        self.q = random(1, self.rows, self.heads, self.size)
-        self.keys, self.values = (random(self.layers, 1, self.slots + 1, self.kv_heads, self.size) for _ in range(2))
+        self.q = random(1, rows, heads, size)
+        self.keys, self.values = (random(self.layers, 1, self.slots + 1, kv_heads, size) for _ in range(2))
         self.cache_len = torch.tensor([prefix], dtype=torch.int32, device=device)
-        self.tail_mask = tables(block, block, (0,), device).tail_mask
+        region = rows // 2
+        self.tail_mask = tables(rows - region, max(region, 1), (0,) if region else (), device).tail_mask
         self.visible = attention.visible_slots(self.cache_len, self.tail_mask, self.slots)[0]
-        self.scale = self.size**-0.5
+        self.scale = size**-0.5
 
     @property
     def flops(self) -> int:
@@ -66,28 +77,19 @@ class Operands:
 
     def want(self) -> Tensor:
         """Layer 0 in float32, [R, Hq, D]."""
-        return attention.tail_attention(
-            self.q.float(), self.keys[0].float(), self.values[0].float(), self.cache_len, self.tail_mask, self.scale
-        )[0]
+        operands = (self.q.float(), self.keys[0].float(), self.values[0].float())
+        return attention.tail_attention(*operands, self.cache_len, self.tail_mask, self.scale)[0]
 
 
-def contenders(operands: Operands) -> Iterator[tuple[str, Callable[[], Layer]]]:
-    """By name, what makes a function that computes a layer, [R, Hq, D]; making or calling it may raise."""
-    yield (
-        OURS,
-        lambda: (
-            lambda i: torch.ops.packed_ss.tail_attention(
-                operands.q, operands.keys[i], operands.values[i], operands.cache_len, operands.tail_mask, operands.scale
-            )[0]
-        ),
-    )
-    yield "sdpa, expanded keys", lambda: _sdpa(operands, expanded=True)
-    yield "sdpa, grouped heads", lambda: _sdpa(operands, expanded=False)
-    yield "flashinfer, custom mask", lambda: _flashinfer(operands)
+def ours(operands: Operands, kernel: Callable[..., Tensor] | None = None) -> Layer:
+    """The operator, or another kernel of it."""
+    o, run = operands, kernel or torch.ops.packed_ss.tail_attention
+    return lambda i: run(o.q, o.keys[i], o.values[i], o.cache_len, o.tail_mask, o.scale)[0]
 
 
-def _sdpa(o: Operands, expanded: bool) -> Layer:
+def sdpa(operands: Operands, *, expanded: bool) -> Layer:
     """With a dense mask of the values' dtype; ``expanded``: keys and values repeated for every query head beforehand."""
+    o = operands
     bias = torch.zeros(o.visible.shape, dtype=o.q.dtype, device=o.q.device).masked_fill(~o.visible, -torch.inf)
     q, group = o.q.transpose(1, 2), o.heads // o.kv_heads
 
@@ -95,9 +97,17 @@ def _sdpa(o: Operands, expanded: bool) -> Layer:
         x = o.used(buffer, layer).transpose(0, 1)[None]
         return x.repeat_interleave(group, 1) if expanded else x
 
-    operands = [(view(o.keys, i), view(o.values, i)) for i in range(o.layers)]
+    pairs = [(view(o.keys, i), view(o.values, i)) for i in range(o.layers)]
     grouped = {} if expanded else {"enable_gqa": True}
-    return lambda i: F.scaled_dot_product_attention(q, *operands[i], bias, scale=o.scale, **grouped)[0].transpose(0, 1)
+    return lambda i: F.scaled_dot_product_attention(q, *pairs[i], bias, scale=o.scale, **grouped)[0].transpose(0, 1)
+
+
+def candidates(operands: Operands) -> Iterator[tuple[str, Callable[[], Layer]]]:
+    """By name, what makes a function that computes a layer, [R, Hq, D]; making or calling it may raise."""
+    yield OURS, lambda: ours(operands)
+    yield "sdpa, expanded keys", lambda: sdpa(operands, expanded=True)
+    yield "sdpa, grouped heads", lambda: sdpa(operands, expanded=False)
+    yield "flashinfer, custom mask", lambda: _flashinfer(operands)
 
 
 def _flashinfer(o: Operands) -> Layer:
@@ -124,12 +134,12 @@ def _flex(o: Operands) -> Layer:
 
 
 def run(bench: Bench, results: Results) -> None:
-    """Every prefix; a contender that cannot run says why, and the others go on."""
+    """Every prefix; a candidate that cannot run says why, and the others go on."""
     runtime = open_runtime(bench.device)
     bandwidth = measure_bandwidth(runtime, bench.sizes.copy_bytes)
     results.put("bandwidth", bandwidth)
     for prefix in bench.sizes.attention_prefixes:
-        _prefix(bench, runtime, results, prefix, bandwidth, lambda operands: contenders(operands))
+        _prefix(bench, runtime, results, prefix, bandwidth, lambda operands: candidates(operands))
     for prefix in FLEX_FIRST if bench.on_gpu else ():
         if bench.left < FLEX_SECONDS:
             results.row(f"flex_attention, prefix {prefix}", "not measured", note="too little of the stage's time is left")
@@ -140,7 +150,7 @@ def run(bench: Bench, results: Results) -> None:
                 results,
                 prefix,
                 bandwidth,
-                lambda operands: iter([next(contenders(operands)), ("flex_attention", lambda: _flex(operands))]),
+                lambda operands: iter([next(candidates(operands)), ("flex_attention", lambda: _flex(operands))]),
             )
 
 
@@ -152,7 +162,17 @@ def _prefix(
     bandwidth: dict[str, float],
     which: Callable[[Operands], Iterator[tuple[str, Callable[[], Layer]]]],
 ) -> None:
-    operands = Operands(bench, prefix)
+    heads, kv_heads, size = bench.sizes.attention
+    operands = Operands(
+        bench.device,
+        bench.dtype,
+        rows=2 * bench.sizes.block_size,
+        heads=heads,
+        kv_heads=kv_heads,
+        size=size,
+        prefix=prefix,
+        least_layers=bench.sizes.least_copies,
+    )
     want, samplers = operands.want(), {}
     entry: dict[str, Any] = {
         "prefix": prefix,
@@ -162,7 +182,7 @@ def _prefix(
         "floor_us": operands.bytes_read / bandwidth["read_gb_s"] / 1e3,
         "flops": operands.flops,
         "errors": {},
-        "obstacles": {},
+        "unavailable": {},
         "us": {},
     }
     for name, make in which(operands):
@@ -172,9 +192,9 @@ def _prefix(
                 entry["errors"][name] = relative(layer(0), want)
             samplers[name] = sampler(runtime, layer, operands.layers, entry, name)
         except Exception as error:  # not installed, not built, refused by the card, out of memory
-            entry["obstacles"][name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            entry["unavailable"][name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
             if name == OURS:
-                results.fail(f"{name}, prefix {prefix}: {entry['obstacles'][name]}")
+                results.fail(f"{name}, prefix {prefix}: {entry['unavailable'][name]}")
     times = interleave(samplers, bench.sizes.seconds) if samplers else {}
     entry["times"] = times
     entry["us"] = {name: 1e3 * found["median_ms"] / operands.layers for name, found in times.items()}
@@ -220,6 +240,6 @@ def _rows(results: Results, entry: dict[str, Any]) -> None:
         )
         if name == OURS and not error <= ACCEPTED:
             results.fail(f"{name}, prefix {entry['prefix']}: relative error {error:.2e}")
-    for name, why in entry["obstacles"].items():
+    for name, why in entry["unavailable"].items():
         if name != OURS:
             results.row(f"{name}, prefix {entry['prefix']}", "not measured", note=why)

@@ -32,7 +32,7 @@ _ASKING = 25.0
 
 
 def run(bench: Bench, results: Results) -> None:
-    """Builds, then imports the package; what has to be switched off for that holds for every later stage."""
+    """Build, then import the package; what has to be switched off for that holds for every later stage."""
     major, minor = torch.cuda.get_device_capability(bench.device)
     jobs = os.cpu_count() or 1
     settings = {
@@ -57,7 +57,7 @@ def run(bench: Bench, results: Results) -> None:
 
 
 def ask(bench: Bench, results: Results) -> None:
-    """Imports the package in a process of its own, without what keeps it from being imported, and notes what it has."""
+    """Import the package in a process of its own, without what keeps it from being imported, and notes what it has."""
     for without in _WITHOUT:
         ended = run_process([bench.python, "-c", _ASK], cwd=bench.script.parents[1], environment=without, limit=60)
         facts = _answer(ended.output)

@@ -1,4 +1,4 @@
-"""Runs stages in order within a budget of time and keeps the record up to date."""
+"""Run stages in order within a budget of time and keep the record up to date."""
 
 from __future__ import annotations
 

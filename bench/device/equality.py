@@ -14,17 +14,15 @@ import torch
 from torch import Tensor
 
 import packed_ss
-from packed_ss import cuda
-from packed_ss.device_loop import obstacle
-from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import read_problems
+from packed_ss.evaluation.prompts import chat_prompt
 from packed_ss.evaluation.verify import causal_logits, mask_logits, verify
 from packed_ss.models.loading import BUNDLED
 from packed_ss.models.transformer import Transformer
+from packed_ss.runtime import device_loop
 from packed_ss.sampling import Stream, gumbel, process
 
 from .record import Results
-from .runtime import decoder_class
 from .stages import Bench
 
 SCHEDULES: tuple[Any, ...] = ("autoregressive", "linear", "packed", "quadratic", packed_ss.Branched((0, 1, 4)))
@@ -41,25 +39,33 @@ BATCH = 4
 BLOCK_SIZE, WINDOW = 16, 8
 
 
-def watched(base: type[cuda.Decoder], on_gpu: bool) -> type[cuda.Decoder]:
-    """A decoder class that raises in whatever waits for the device inside the loop."""
+class Watch(packed_ss.Observer):
+    """Count a decoder's replays; with ``raises``, raise in whatever waits for the GPU inside its loop."""
 
-    class Watched(base):
-        def _loop(self, *arguments: Any) -> None:
-            if on_gpu:
-                torch.cuda.set_sync_debug_mode("error")
-            try:
-                super()._loop(*arguments)
-            finally:
-                if on_gpu:
-                    torch.cuda.set_sync_debug_mode("default")
+    def __init__(self, raises: bool) -> None:
+        self.raises, self.replays = raises, 0
 
-    return Watched
+    def loop_begins(self) -> None:
+        if self.raises:
+            torch.cuda.set_sync_debug_mode("error")
+
+    def loop_ends(self) -> None:
+        if self.raises:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def replay_ends(self) -> None:
+        self.replays += 1
+
+    def loop_of(self, decoder: packed_ss.Decoder) -> str:
+        """Say how the decoder has looped: "eager", "bursts", or "device" where every generation was one launch."""
+        if decoder.runtime.name == "eager":
+            return "eager"
+        return "device" if decoder.runtime.loop_kind == "device" and not self.replays else "bursts"
 
 
 def run(bench: Bench, results: Results) -> None:
     """Both dtypes, or float32 alone on a CPU."""
-    if reason := obstacle():
+    if reason := device_loop.unavailable():
         results.row("the loop on the device", "not compared", note=reason)
     dtypes = (torch.float32, torch.bfloat16) if bench.on_gpu else (torch.float32,)
     for name, dtype in itertools.product(BUNDLED, dtypes):
@@ -93,7 +99,7 @@ def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int
     ordered = model.config.layout == "ordered"
     shape = {"window": WINDOW} if ordered else {"block_size": BLOCK_SIZE}
     shape |= {"max_length": max(map(len, prompts)) + bench.sizes.new_tokens, "batch_size": BATCH}
-    kind, loops = watched(decoder_class(bench.device), bench.on_gpu), LOOPS if not obstacle() else LOOPS[:1]
+    loops = LOOPS if not device_loop.unavailable() else LOOPS[:1]
     dtype = str(model.head.weight.dtype).removeprefix("torch.")
     for mode, (head, sampling) in MODES.items():
         if ordered and head == "fused":
@@ -105,7 +111,7 @@ def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int
             for schedule in SCHEDULES
         ]
         if head == "logits":
-            runs.append(("plain loop, autoregressive", "autoregressive", {}))
+            runs.append(("eager, autoregressive", "autoregressive", {"runtime": "eager"}))
         for name, schedule, options in runs:
             entry: dict[str, Any] = {
                 "what": f"{label}, {dtype}, {mode}, {name}",
@@ -115,10 +121,10 @@ def compare(bench: Bench, model: Transformer, label: str, prompts: list[list[int
                 "problems": len(prompts),
             }
             try:
-                made = kind if options else packed_ss.Decoder
-                decoder = made(model, schedule, **shape, **options)
+                watch = Watch(raises=bench.on_gpu and "runtime" not in options)
+                decoder = packed_ss.Decoder(model, schedule, **shape, **options, observer=watch)
                 texts = decoded(decoder, prompts, bench.sizes.new_tokens, sampling)
-                entry["loop"] = loop_of(decoder)
+                entry["loop"] = watch.loop_of(decoder)
             except Exception as error:  # one decoder that cannot run says so, and the others go on
                 yield entry | {"raised": f"{type(error).__name__}: {error}".splitlines()[0]}
                 continue
@@ -142,13 +148,6 @@ def teacher_forced(model: Transformer, prompts: list[list[int]], texts: list[lis
         for i, (prompt, text) in pairs
         for wrong in verify(model, prompt, text).mismatches
     ]
-
-
-def loop_of(decoder: packed_ss.Decoder) -> str:
-    """How the decoder has looped: "plain", "bursts", or "device" where every generation was one launch."""
-    if not isinstance(decoder, cuda.Decoder):
-        return "plain"
-    return "device" if decoder._sessions and all(one.whole is not None for one in decoder._sessions.values()) else "bursts"
 
 
 def decoded(decoder: packed_ss.Decoder, prompts: Sequence[list[int]], new: int, sampling: dict[str, Any]) -> list[list[int]]:
@@ -185,8 +184,8 @@ def gap(
         }
     logits = scores = next_logits(model, prompt, want[:same])
     if sampling:
-        seed, place = torch.tensor([problem]), torch.tensor([[len(prompt) + same]], dtype=torch.int32)
-        noise = gumbel(seed.to(scores.device), place.to(scores.device), Stream.TARGET, len(scores))[0, 0]
+        seed, position = torch.tensor([problem]), torch.tensor([[len(prompt) + same]], dtype=torch.int32)
+        noise = gumbel(seed.to(scores.device), position.to(scores.device), Stream.TARGET, len(scores))[0, 0]
         scores = process(scores, sampling["temperature"], sampling["top_k"], sampling["top_p"]) + noise
     best = scores.topk(2).values.tolist()
     between, apart = (float((of[want[same]] - of[got[same]]).abs()) for of in (scores, logits))

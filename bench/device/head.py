@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from packed_ss import ops
+from packed_ss.evaluation.bench.bandwidth import measure_bandwidth
+from packed_ss.evaluation.bench.clock import Sampler, copies_beyond_cache, interleave, open_runtime
 from packed_ss.models import glue
 
-from .bandwidth import measure_bandwidth
 from .operators import implementations
 from .record import Results
 from .resolves import Operands
-from .runtime import Sampler, copies_beyond_cache, interleave, open_runtime
 from .stages import Bench
 
 #: Small kernels are timed so many in a row: operands that the layer before has just written, as in a model.
@@ -24,7 +24,7 @@ ROW = 32
 
 
 def run(bench: Bench, results: Results) -> None:
-    """Each group of contenders in turn."""
+    """Each group of candidates in turn."""
     runtime = open_runtime(bench.device)
     bandwidth = measure_bandwidth(runtime, bench.sizes.copy_bytes)
     results.put("bandwidth", bandwidth)
@@ -48,13 +48,13 @@ def _compare(
 ) -> None:
     """Times of ``runs``, each of which does its work ``count`` times and moves ``bytes_moved`` bytes for each of those."""
     samplers: dict[str, Sampler] = {}
-    entry: dict[str, Any] = {"group": group, "bytes": bytes_moved, "floor_us": bytes_moved / rate / 1e3, "obstacles": {}}
+    entry: dict[str, Any] = {"group": group, "bytes": bytes_moved, "floor_us": bytes_moved / rate / 1e3, "unavailable": {}}
     for name, run_all in runs.items():
         try:
             samplers[name] = Sampler(runtime, run_all, before=before)
         except Exception as error:  # a kernel that does not compile or start
-            entry["obstacles"][name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
-            results.fail(f"{group} by {name}: {entry['obstacles'][name]}")
+            entry["unavailable"][name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            results.fail(f"{group} by {name}: {entry['unavailable'][name]}")
     times = interleave(samplers, bench.sizes.seconds)
     entry |= {"times": times, "us": {name: 1e3 * found["median_ms"] / count for name, found in times.items()}}
     results.add("groups", entry)
@@ -69,38 +69,20 @@ def _compare(
 
 
 def _heads(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, float]) -> None:
-    """Hidden rows to a resolved state: linear_argmax and resolve_argmax, or the product and resolve_greedy."""
+    """Hidden rows to the next state: the head fused with its argmax, or by logits."""
     sizes, device, rows = bench.sizes, bench.device, 2 * bench.sizes.block_size
     generator = torch.Generator(device).manual_seed(0)
     weight = torch.empty((sizes.vocab, sizes.hidden), dtype=bench.dtype, device=device).normal_(
         0, sizes.hidden**-0.5, generator=generator
     )
     x = torch.empty((1, rows, sizes.hidden), dtype=bench.dtype, device=device).normal_(generator=generator)
-    made = Operands(bench, "greedy", copies=1)
-    call, rows_of, state = made.call, made.rows[0], made.states[0]
-
-    def resolve(kernel: Callable[..., None], *outputs: Tensor) -> None:
-        kernel(
-            *outputs,
-            *state.operands(),
-            call.verifier_rows,
-            call.block_size,
-            list(call.cuts),
-            0,
-            3,
-            call.verifier_rows,
-            list(call.cuts),
-            rows_of.ids,
-            rows_of.positions,
-            rows_of.slots,
-        )
-
-    op = torch.ops.packed_ss
+    made = Operands(device, bench.dtype, "greedy", block_size=sizes.block_size, vocab=sizes.vocab)
+    fused = torch.ops.packed_ss.linear_argmax
     runs = {
-        "linear_argmax": lambda: op.linear_argmax(x, weight),
+        "linear_argmax": lambda: fused(x, weight),
         "product": lambda: F.linear(x, weight),
-        "linear_argmax, resolve_argmax": lambda: resolve(op.resolve_argmax, *op.linear_argmax(x, weight)),
-        "product, resolve_greedy": lambda: resolve(op.resolve_greedy, F.linear(x, weight)),
+        "linear_argmax, resolve": lambda: made.resolve(0, fused(x, weight)),
+        "product, resolve": lambda: made.resolve(0, F.linear(x, weight)),
         "product, argmax": lambda: F.linear(x, weight).argmax(-1),
     }
     results.put("kernels", ops.kernels(device.type))
@@ -175,7 +157,7 @@ def _swiglu(bench: Bench, runtime: Any, results: Results, bandwidth: dict[str, f
 
 def _used(bench: Bench) -> str:
     """What the glue uses here."""
-    return "the glue (torch)" if glue.obstacle() or not bench.on_gpu else "the glue (FlashInfer)"
+    return "the glue (torch)" if glue.unavailable() or not bench.on_gpu else "the glue (FlashInfer)"
 
 
 def _repeat(once: Callable[[], Any]) -> Callable[[], None]:

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from packed_ss.request import Request, check_request
-from packed_ss.state import DecodeState
+from packed_ss import Decoder
+from packed_ss.evaluation.bench.bandwidth import measure_bandwidth
+from packed_ss.evaluation.bench.clock import Sampler, interleave, open_runtime
+from packed_ss.evaluation.bench.latency import weight_bytes
+from packed_ss.request import check_request
 
-from .bandwidth import measure_bandwidth
-from .models import largest_model, weight_bytes
+from .models import largest_model
 from .record import Results
-from .runtime import Sampler, decoder_class, interleave
 from .stages import Bench
 
 SCHEDULES = ("autoregressive", "linear", "packed", "quadratic")
@@ -44,12 +45,11 @@ def run(bench: Bench, results: Results) -> None:
     runs += [("packed", mode, "logits") for mode in SAMPLING]
     profiled = False
     for schedule, mode, head in runs:
-        kind = decoder_class(bench.device)
         name = f"{schedule}, {mode}, {head} head"
         try:
-            decoder = kind(model, schedule, sizes.block_size, sizes.prefix + 1024, head=head)
+            decoder = Decoder(model, schedule, sizes.block_size, sizes.prefix + 1024, head=head)
             iteration = Iteration(decoder, prompt, SAMPLING[mode])
-            bandwidth = measure_bandwidth(decoder._runtime, sizes.copy_bytes, seconds=sizes.seconds / 4)
+            bandwidth = measure_bandwidth(open_runtime(bench.device), sizes.copy_bytes, seconds=sizes.seconds / 4)
             times = interleave(iteration.samplers(), sizes.seconds)
         except Exception as error:  # a kernel that fails takes its line with it, not the table
             results.fail(f"{name}: {type(error).__name__}: {error}")
@@ -66,12 +66,11 @@ def run(bench: Bench, results: Results) -> None:
 
 
 class Iteration:
-    """A decoder's captured iteration on a state whose prefix is cached, which every sample starts from."""
+    """A decoder's iteration on a state whose prefix is cached, which every sample starts from; captured where the decoder is."""
 
-    def __init__(self, decoder: Any, prompt: list[int], sampling: dict[str, Any]) -> None:
-        self.decoder = decoder
-        options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "verification": "auto"} | sampling
-        self.request: Request = check_request(
+    def __init__(self, decoder: Decoder, prompt: list[int], sampling: dict[str, Any]) -> None:
+        self.decoder, self.runtime = decoder, decoder.runtime
+        self.request = check_request(
             decoder.model.config,
             batch_size=1,
             max_length=decoder.max_length,
@@ -80,32 +79,37 @@ class Iteration:
             seed=0,
             eos_token_id=[],
             stop_sequences=(),
-            **options,
+            **({"temperature": 0.0, "top_k": 0, "top_p": 1.0, "verification": "auto"} | sampling),
         )
-        with decoder._runtime.active():
-            self.state: DecodeState = decoder._start(self.request)
-            decoder._first_call(self.state, self.request)
-            self.session = decoder._session(self.request)
+        with self.runtime.active():
+            self.state = self.runtime.start(decoder, self.request)
+            decoder.first_call(self.state, self.request)
             self._saved = {field.name: getattr(self.state, field.name).clone() for field in dataclasses.fields(self.state)}
             self.restore()
+        captured = self.runtime.name == "captured"
+        self.replay = self.runtime.session(decoder, self.request).graph.replay if captured else self._steps
 
     def restore(self) -> None:
-        """The state and the rows after the first call."""
+        """Put back the state and the rows after the first call."""
         for name, value in self._saved.items():
             getattr(self.state, name).copy_(value)
-        self.decoder.steps.pack(self.state, self.decoder.schedule.cycle[0], self.decoder.cache.capacity - 1)
+        self.decoder.layout.pack(self.state, self.decoder.schedule.cycle[0], self.decoder.cache.capacity - 1)
+
+    def _steps(self) -> None:
+        for call in self.decoder.schedule.cycle:
+            self.decoder.step(self.state, self.request, call, self.decoder.cache.capacity)
 
     def calls(self) -> None:
-        """The model calls of the iteration, and nothing else of it."""
+        """Make the model calls of the iteration, and nothing else of it."""
         for call in self.decoder.schedule.cycle:
-            rows = self.decoder.steps.buffers(self.state, call)
-            self.decoder._forward(rows, self.decoder.cache.capacity, call, self.request)
+            rows = self.decoder.layout.buffers(self.state, call)
+            self.decoder.forward(rows, self.decoder.cache.capacity, call, self.request)
 
     def samplers(self) -> dict[str, Sampler]:
-        """The whole iteration and its calls alone, the former as the decoder has captured it."""
-        runtime = self.decoder._runtime
+        """The whole iteration, as the decoder has captured it, and its calls alone."""
+        runtime = self.runtime.graphs if self.runtime.name == "captured" else self.runtime
         return {
-            "iteration": Sampler(runtime, self.session.graph.replay, before=self.restore, inner=REPLAYS, captured=False),
+            "iteration": Sampler(runtime, self.replay, before=self.restore, inner=REPLAYS, captured=False),
             "calls": Sampler(runtime, self.calls, before=self.restore, inner=REPLAYS),
         }
 
@@ -157,9 +161,9 @@ def profile(iteration: Iteration, most: int = 25) -> Any:
         from torch.profiler import ProfilerActivity
         from torch.profiler import profile as profiler
 
-        with iteration.decoder._runtime.active(), profiler(activities=[ProfilerActivity.CUDA]) as found:
+        with iteration.runtime.active(), profiler(activities=[ProfilerActivity.CUDA]) as found:
             iteration.restore()
-            iteration.session.graph.replay()
+            iteration.replay()
             torch.cuda.synchronize()
         kernels = [(event.key[:100], event.self_device_time_total, event.count) for event in found.key_averages()]
         return [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 
 import torch
-from latency_vs_rows import measure, table
 
-from .models import SHAPES, obstacle, random_model
+from packed_ss.evaluation.bench.clock import open_runtime
+from packed_ss.evaluation.bench.latency import describe, measure
+
+from .models import SHAPES, random_model, too_large
 from .record import Results
-from .runtime import open_runtime
 from .stages import Bench
 
 #: Rows of a packed call and of a linear one at B = 32, and how much slower the former may be.
@@ -17,10 +18,10 @@ PACKED, LINEAR, SLOWER = 64, 32, 1.05
 
 
 def run(bench: Bench, results: Results) -> None:
-    """A record per shape, as `bench/latency_vs_rows.py` makes them."""
+    """Make a record per shape, as `bench/latency_vs_rows.py` does."""
     sizes = bench.sizes
     for shape in sizes.shapes:
-        if reason := obstacle(SHAPES[shape], bench.dtype, open_runtime(bench.device).free_memory()):
+        if reason := too_large(SHAPES[shape], bench.dtype, open_runtime(bench.device).free_memory()):
             results.row(f"{shape} shape", "not measured", note=reason)
             continue
         model = random_model(SHAPES[shape], bench.device, bench.dtype)
@@ -35,7 +36,7 @@ def run(bench: Bench, results: Results) -> None:
             copy_bytes=sizes.copy_bytes,
         )
         results.add("records", record)
-        print(table(record), flush=True)
+        print(describe(record), flush=True)
         del model
         gc.collect()
         if bench.on_gpu:

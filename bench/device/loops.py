@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 import packed_ss
-from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import read_problems
+from packed_ss.evaluation.prompts import chat_prompt
 from packed_ss.models.transformer import Transformer
 
-from .equality import loop_of
+from .equality import Watch
 from .models import largest_model
 from .record import Results
-from .runtime import decoder_class
 from .stages import Bench
 
 #: Name of a way to loop, with the decoder's arguments.
 WAYS: dict[str, dict[str, Any]] = {"bursts of 1": {"burst": 1}, "bursts of 4": {"burst": 4}, "device": {"loop": "device"}}
+EAGER: dict[str, dict[str, Any]] = {"eager": {"runtime": "eager"}}
 SCHEDULES = ("autoregressive", "packed")
 
 
@@ -47,18 +47,20 @@ def _model(
     bench: Bench, results: Results, name: str, model: Transformer, prompts: list[list[int]], new: int, options: dict[str, Any]
 ) -> None:
     longest = max(map(len, prompts)) + new
-    plain: dict[str, dict[str, Any]] = {} if model.source is None else {"plain loop": {}}  # slow, and the same for any weights
+    eager = {} if model.source is None else EAGER  # slow, and the same for any weights
     for schedule in SCHEDULES:
         decoders, times, tokens, calls = {}, {}, {}, {}
-        for way, arguments in {**WAYS, **plain}.items():
-            kind = decoder_class(bench.device) if arguments else packed_ss.Decoder
-            decoder = kind(model, schedule, bench.sizes.block_size if model.source is None else None, longest, **arguments)
+        for way, arguments in {**WAYS, **eager}.items():
+            block_size = bench.sizes.block_size if model.source is None else None
+            decoder = packed_ss.Decoder(
+                model, schedule, block_size, longest, **arguments, observer=(watch := Watch(raises=False))
+            )
             try:
                 decoder.generate(prompts[0], new, **options)
             except Exception as error:  # one way that fails says so, and the others go on
                 results.fail(f"{name}, {schedule}, {way}: {type(error).__name__}: {error}")
                 continue
-            if way == "device" and loop_of(decoder) != "device":
+            if way == "device" and watch.loop_of(decoder) != "device":
                 results.row(f"{name}, {schedule}, {way}", "not measured", note="it falls back to bursts")
                 continue
             decoders[way], times[way], tokens[way], calls[way] = decoder, [], 0, 0

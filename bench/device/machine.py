@@ -24,7 +24,7 @@ def probe() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
-        "reason": _obstacle(torch),
+        "reason": _unavailable(torch),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -45,7 +45,7 @@ def probe() -> dict[str, Any]:
     return facts
 
 
-def _obstacle(torch: Any) -> str:
+def _unavailable(torch: Any) -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if torch.cuda.is_available():

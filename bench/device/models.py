@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from packed_ss.evaluation.bench.latency import cache_bytes, filled_cache, weight_bytes
+from packed_ss.evaluation.bench.clock import open_runtime
 from packed_ss.models.config import ModelConfig, RopeConfig, parameter_count
 from packed_ss.models.transformer import Transformer
 
-from .runtime import open_runtime
 from .stages import Bench
-
-__all__ = ["SHAPES", "cache_bytes", "filled_cache", "largest_model", "obstacle", "random_model", "weight_bytes"]
 
 
 def _public(hidden: int, layers: int, intermediate: int, theta: float = 1e6) -> ModelConfig:
@@ -66,8 +63,8 @@ SHAPES = {
 }
 
 
-def obstacle(config: ModelConfig, dtype: torch.dtype, free: int) -> str:
-    """Why a model does not fit into ``free`` bytes with a quarter of its size to spare, in a few words; empty where it does."""
+def too_large(config: ModelConfig, dtype: torch.dtype, free: int) -> str:
+    """Say why a model does not fit into ``free`` bytes with a quarter of its size to spare; empty where it does."""
     needed = parameter_count(config) * dtype.itemsize * 5 // 4
     return "" if needed <= free else f"it takes {needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free"
 
@@ -92,9 +89,9 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
 
 
 def largest_model(bench: Bench) -> tuple[str, Transformer]:
-    """The largest of a bench's shapes that fits, by name, with random weights.  Raises RuntimeError where none does."""
+    """The largest of a bench's shapes that fits, by name, with random weights.  Raise RuntimeError where none does."""
     free = open_runtime(bench.device).free_memory()
-    reasons = {shape: obstacle(SHAPES[shape], bench.dtype, free) for shape in bench.sizes.shapes}
+    reasons = {shape: too_large(SHAPES[shape], bench.dtype, free) for shape in bench.sizes.shapes}
     fitting = [shape for shape, reason in reasons.items() if not reason]
     if not fitting:
         raise RuntimeError("; ".join(f"{shape} shape: {reason}" for shape, reason in reasons.items()))

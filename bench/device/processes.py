@@ -43,7 +43,7 @@ class Ended:
 
 
 def run(command: Sequence[str], *, limit: float, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> Ended:
-    """Runs a command for at most ``limit`` seconds; it and what it started are gone afterwards.
+    """Run a command for at most ``limit`` seconds; it and what it started are gone afterwards.
 
     ``environment`` is added to this process's own.  Output goes through a file, so that a process which outlives the command
     cannot hold it up.  A command that cannot be started has exit status 127.
@@ -78,7 +78,7 @@ def _wait(process: subprocess.Popen, limit: float) -> None:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the process group: by SIGTERM, so that the process can end what it has started in other groups, then SIGKILL."""
+    """End the process group: by SIGTERM, so that the process can end what it has started in other groups, then SIGKILL."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

@@ -28,12 +28,12 @@ class Results:
         self.failures: list[str] = []
 
     def put(self, name: str, value: Any) -> None:
-        """Sets a figure, or any structure that JSON holds."""
+        """Set a figure, or any structure that JSON holds."""
         self.values[name] = value
         self._write()
 
     def add(self, name: str, value: Any) -> None:
-        """Appends to a list of figures."""
+        """Append to a list of figures."""
         self.values.setdefault(name, []).append(value)
         self._write()
 
@@ -47,7 +47,7 @@ class Results:
         self._write()
 
     def fail(self, reason: str) -> None:
-        """Says that something is wrong; the stage goes on, and counts as failed."""
+        """Say that something is wrong; the stage goes on, and counts as failed."""
         self.failures.append(reason)
         print(f"  FAILED: {reason}", flush=True)
         self._write()
@@ -66,7 +66,7 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file in one step.  Numbers that JSON lacks (NaN, infinities) become null."""
+    """Replace a JSON file in one step.  Numbers that JSON lacks (NaN, infinities) become null."""
     text = json.dumps(_finite(value), indent=1, default=str, allow_nan=False) + "\n"
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:

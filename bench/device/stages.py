@@ -37,7 +37,7 @@ NEEDS_GPU = ("build", "sanitizer")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the cases are.  ``seconds`` is for each group of contenders that take turns; other names speak for themselves."""
+    """How large the cases are.  ``seconds`` is for each group of candidates that take turns; other names speak for themselves."""
 
     shapes: tuple[str, ...]
     dtype: str

@@ -19,7 +19,7 @@ _KEPT = ("build",)
 
 
 def prepare(target: Path) -> Path:
-    """Copies the sources to ``target``, in place of an earlier copy, and links packed_ss/triton_kernels; returns ``target``."""
+    """Copy the sources to ``target``, in place of an earlier copy, and link packed_ss/triton_kernels; return ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     for old in target.iterdir():
         if old.is_dir() and not old.is_symlink():

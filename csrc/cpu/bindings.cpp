@@ -1,10 +1,15 @@
-// Torch's side of the CPU kernels: checks, allocation, threads.
+// Torch's side of the CPU kernels: allocation, threads, registration.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <torch/library.h>
 
 #include <algorithm>
+#include <type_traits>
 
+#include "cpu/row_operators.h"
+#include "cpu/state_operators.h"
+#include "cpu/torch_workers.h"
 #include "cpu/uniform_noise.h"
 #include "ops.h"
 
@@ -35,6 +40,34 @@ at::Tensor uniform_noise(const at::Tensor& seed, const at::Tensor& position, std
     }
   });
   return out;
+}
+
+namespace {
+
+// The operator that runs `kernel` on the view that `view_of` makes of its operands.
+template <auto view_of, auto kernel, class = decltype(view_of)>
+struct Operator;
+template <auto view_of, auto kernel, class View, class... Operands>
+struct Operator<view_of, kernel, View (*)(Operands...)> {
+  static void call(Operands... operands) {
+    const View view = view_of(operands...);
+    if constexpr (std::is_invocable_v<decltype(kernel), const View&>) {
+      kernel(view);
+    } else {
+      kernel(view, TorchWorkers());
+    }
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(packed_ss, CPU, m) {
+#define PACKED_SS_REGISTER(name) \
+  if (is_wanted(#name)) m.impl(#name, TORCH_FN(name));
+#define PACKED_SS_REGISTER_VIEW(name) \
+  if (is_wanted(#name)) m.impl(#name, TORCH_FN((Operator<&name##_view, &name>::call)));
+  PACKED_SS_CPU_KERNELS(PACKED_SS_REGISTER)
+  PACKED_SS_VIEW_KERNELS(PACKED_SS_REGISTER_VIEW)
 }
 
 }  // namespace packed_ss::cpu

@@ -149,11 +149,11 @@ at::Tensor rope_store(const at::Tensor& q, const at::Tensor& k, const at::Tensor
                       at::Tensor& v_cache) {
   check_rope_store(q, k, v, cos, sin, query_scale, slots, k_cache, v_cache);
   const std::int64_t sequences = q.size(0), rows = q.size(1), heads = q.size(2), kv_heads = k.size(2), size = q.size(3);
-  const at::Tensor places = slots.contiguous();
-  const auto* place = places.const_data_ptr<std::int32_t>();
+  const at::Tensor row_slots = slots.contiguous();
+  const auto* slot_of = row_slots.const_data_ptr<std::int32_t>();
   for (std::int64_t i = 0; i < sequences * rows; ++i) {
-    TORCH_CHECK_VALUE(place[i] >= 0 && place[i] < k_cache.size(1), "rope_store: slots must be in 0 ... ", k_cache.size(1) - 1,
-                      ", the slots of k_cache, got ", place[i], ".");
+    TORCH_CHECK_VALUE(slot_of[i] >= 0 && slot_of[i] < k_cache.size(1), "rope_store: slots must be in 0 ... ", k_cache.size(1) - 1,
+                      ", the slots of k_cache, got ", slot_of[i], ".");
   }
   const at::Tensor queries = with_contiguous_heads(q), keys = with_contiguous_heads(k), values = with_contiguous_heads(v);
   const at::Tensor cosines = cos.to(q.scalar_type()).contiguous(), sines = sin.to(q.scalar_type()).contiguous();
@@ -186,10 +186,10 @@ at::Tensor rope_store(const at::Tensor& q, const at::Tensor& k, const at::Tensor
         rotate_head(dtype, {head_of(queries, n, h), queries.stride(1)}, c, s, table_of(scales, n, 1), nullptr, rows, size,
                     {to, heads * size});
       } else if (h < heads + kv_heads) {
-        rotate_head(dtype, {head_of(keys, n, h - heads), keys.stride(1)}, c, s, nullptr, place + n * rows, rows, size,
+        rotate_head(dtype, {head_of(keys, n, h - heads), keys.stride(1)}, c, s, nullptr, slot_of + n * rows, rows, size,
                     {cache_of(k_cache, n, h - heads), k_cache.stride(1)});
       } else {
-        store_head({head_of(values, n, h - heads - kv_heads), values.stride(1) * width}, place + n * rows, rows, size * width,
+        store_head({head_of(values, n, h - heads - kv_heads), values.stride(1) * width}, slot_of + n * rows, rows, size * width,
                    {cache_of(v_cache, n, h - heads - kv_heads), v_cache.stride(1) * width});
       }
     }

@@ -19,7 +19,7 @@ class ProcessedRow {
   using Value = typename Element::Value;
 
   // `workers` share the passes over a long vocabulary.
-  ProcessedRow(const Bits* logits, std::int64_t vocab_size, const Sampling& sampling, const Workers& workers)
+  ProcessedRow(const Bits* logits, std::int64_t vocab_size, const Settings& settings, const Workers& workers)
       : workers_(workers), blocks_((vocab_size + kBlock - 1) / kBlock) {
     static thread_local Workspace<Element> work;
     work.block_keys.resize(blocks_);
@@ -31,10 +31,10 @@ class ProcessedRow {
             vocab_size,
             keys,
             key_value<Element>(largest),
-            static_cast<Value>(sampling.temperature),
+            static_cast<Value>(std::min<double>(settings.temperature, std::numeric_limits<Value>::max())),
             -std::numeric_limits<Value>::infinity(),
             Value{0}};
-    if (finite_) row_.kept_from = filter_threshold(Element{}, row_, sampling.top_k, sampling.top_p, work);
+    if (finite_) row_.kept_from = filter_threshold(Element{}, row_, settings.top_k, settings.top_p, work);
   }
 
   // Whether the row has a finite maximum; nothing below may be asked of one that has not.

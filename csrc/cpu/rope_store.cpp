@@ -16,7 +16,7 @@ PACKED_SS_HOST_DEVICE typename Element::Value rounded(typename Element::Value x)
 
 template <class Element>
 PACKED_SS_HOST_DEVICE void rotate(HeadRows<const void*> in, const void* cos, const void* sin, const void* scale,
-                                  const std::int32_t* place, std::int64_t rows, std::int64_t size, HeadRows<void*> out) {
+                                  const std::int32_t* slots, std::int64_t rows, std::int64_t size, HeadRows<void*> out) {
   using Bits = typename Element::Bits;
   using Value = typename Element::Value;
   const std::int64_t half = size / 2;
@@ -24,7 +24,7 @@ PACKED_SS_HOST_DEVICE void rotate(HeadRows<const void*> in, const void* cos, con
     const Bits* x = static_cast<const Bits*>(in.data) + r * in.row_stride;
     const Bits* c = static_cast<const Bits*>(cos) + r * half;
     const Bits* s = static_cast<const Bits*>(sin) + r * half;
-    Bits* __restrict y = static_cast<Bits*>(out.data) + (place != nullptr ? place[r] : r) * out.row_stride;
+    Bits* __restrict y = static_cast<Bits*>(out.data) + (slots != nullptr ? slots[r] : r) * out.row_stride;
     for (std::int64_t d = 0; d < half; ++d) {
       const Value a = Element::value(x[d]), b = Element::value(x[half + d]);
       const Value cosine = Element::value(c[d]), sine = Element::value(s[d]);
@@ -42,18 +42,18 @@ PACKED_SS_HOST_DEVICE void rotate(HeadRows<const void*> in, const void* cos, con
 
 PACKED_SS_MULTIVERSION
 void rotate_head(DType dtype, HeadRows<const void*> in, const void* cos, const void* sin, const void* scale,
-                 const std::int32_t* place, std::int64_t rows, std::int64_t size, HeadRows<void*> out) {
+                 const std::int32_t* slots, std::int64_t rows, std::int64_t size, HeadRows<void*> out) {
   switch (dtype) {
-    case DType::kFloat64: return rotate<Float64>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kBFloat16: return rotate<BFloat16>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kFloat16: return rotate<Float16>(in, cos, sin, scale, place, rows, size, out);
-    case DType::kFloat32: return rotate<Float32>(in, cos, sin, scale, place, rows, size, out);
+    case DType::kFloat64: return rotate<Float64>(in, cos, sin, scale, slots, rows, size, out);
+    case DType::kBFloat16: return rotate<BFloat16>(in, cos, sin, scale, slots, rows, size, out);
+    case DType::kFloat16: return rotate<Float16>(in, cos, sin, scale, slots, rows, size, out);
+    case DType::kFloat32: return rotate<Float32>(in, cos, sin, scale, slots, rows, size, out);
   }
 }
 
-void store_head(HeadRows<const void*> in, const std::int32_t* place, std::int64_t rows, std::int64_t bytes, HeadRows<void*> out) {
+void store_head(HeadRows<const void*> in, const std::int32_t* slots, std::int64_t rows, std::int64_t bytes, HeadRows<void*> out) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    std::memcpy(static_cast<char*>(out.data) + place[r] * out.row_stride, static_cast<const char*>(in.data) + r * in.row_stride,
+    std::memcpy(static_cast<char*>(out.data) + slots[r] * out.row_stride, static_cast<const char*>(in.data) + r * in.row_stride,
                 static_cast<std::size_t>(bytes));
   }
 }

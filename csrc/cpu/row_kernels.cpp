@@ -101,8 +101,8 @@ template <class Value>
 PACKED_SS_HOST_DEVICE void find_buckets(const Value* scores, std::int32_t* buckets) {
   constexpr Value kLast = kBuckets - 1;
   for (int j = 0; j < kBlock; ++j) {
-    const Value place = -scores[j] * static_cast<Value>(kBucketsPerUnit);
-    buckets[j] = static_cast<std::int32_t>(place < kLast ? place : kLast);
+    const Value bucket = -scores[j] * static_cast<Value>(kBucketsPerUnit);
+    buckets[j] = static_cast<std::int32_t>(bucket < kLast ? bucket : kLast);
   }
 }
 

@@ -38,16 +38,16 @@ struct Layout {
   }
 
   // Elements; each array takes a multiple of 64 bytes.
-  PACKED_SS_HOST_DEVICE static int64_t whole(int64_t elements) {
+  PACKED_SS_HOST_DEVICE static int64_t padded(int64_t elements) {
     return round_up(elements, 64 / static_cast<int64_t>(sizeof(A)));
   }
-  PACKED_SS_HOST_DEVICE int64_t queries() const { return whole(size * lanes); }
-  PACKED_SS_HOST_DEVICE int64_t keys() const { return whole(kKeyBlock * size); }
-  PACKED_SS_HOST_DEVICE int64_t values() const { return whole(kKeyBlock * padded_size); }
-  PACKED_SS_HOST_DEVICE int64_t scores() const { return whole(kKeyBlock * kVectors * kWidth<A>); }
-  PACKED_SS_HOST_DEVICE int64_t windows() const { return whole(kBlockWords * lanes); }
+  PACKED_SS_HOST_DEVICE int64_t queries() const { return padded(size * lanes); }
+  PACKED_SS_HOST_DEVICE int64_t keys() const { return padded(kKeyBlock * size); }
+  PACKED_SS_HOST_DEVICE int64_t values() const { return padded(kKeyBlock * padded_size); }
+  PACKED_SS_HOST_DEVICE int64_t scores() const { return padded(kKeyBlock * kVectors * kWidth<A>); }
+  PACKED_SS_HOST_DEVICE int64_t windows() const { return padded(kBlockWords * lanes); }
   PACKED_SS_HOST_DEVICE int64_t scratch() const { return queries() + keys() + values() + scores() + windows(); }
-  PACKED_SS_HOST_DEVICE int64_t state() const { return 2 * whole(lanes) + whole(padded_size * lanes); }
+  PACKED_SS_HOST_DEVICE int64_t state() const { return 2 * padded(lanes) + padded(padded_size * lanes); }
 };
 
 // Of each lane the largest score, in base 2, the sum of weights relative to it, and the sum of weighted values.
@@ -57,7 +57,7 @@ struct State {
 
   PACKED_SS_HOST_DEVICE static State at(const Layout<A>& layout, void* memory) {
     A* top = static_cast<A*>(memory);
-    return {top, top + layout.whole(layout.lanes), top + 2 * layout.whole(layout.lanes)};
+    return {top, top + layout.padded(layout.lanes), top + 2 * layout.padded(layout.lanes)};
   }
   PACKED_SS_HOST_DEVICE State group(const Layout<A>& layout, int64_t first_lane) const {
     return {top + first_lane, total + first_lane, weighted + first_lane * layout.padded_size};

@@ -1,27 +1,30 @@
+#include "block_team.cuh"
 #include "launch.h"
-#include "packed_ss/commit.h"
-#include "resolve.h"
+#include "operators.h"
+#include "packed_ss/advance_block.h"
 
 namespace packed_ss::cuda {
 namespace {
 
-constexpr int kPackThreads = 128;
-
-// One thread is one row: reads at most 16 bytes of state and writes 12, so 12 * N * rows bytes in all.
-__global__ void __launch_bounds__(kPackThreads) pack_block_kernel(PackBlock args) {
-  const std::int64_t rows = args.next.shape.rows();
-  const std::int64_t at = std::int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
-  if (at < args.state.sequences * rows) write_row(args.state, args.next, at / rows, at % rows);
+// A few blocks are one sequence. All of them read its draft, 4 W bytes; together they write 16 bytes a row.
+__global__ void __launch_bounds__(kMostTeam, 1) pack_block_kernel(PackBlock args, unsigned blocks) {
+  const std::int64_t i = blockIdx.x / blocks;
+  const std::int32_t kappa = draft_length(args.state, i, false, BlockTeam{});
+  const std::int64_t step = std::int64_t{blocks} * blockDim.x;
+  for (std::int64_t r = first_item(blocks); r < args.rows.shape.rows(); r += step) {
+    write_block_row(args.state, args.rows, i, r, kappa);
+  }
 }
 
 }  // namespace
 
 int launch_pack_block(const PackBlock& args, CUstream_st* stream) {
-  const std::int64_t rows = args.state.sequences * args.next.shape.rows();
-  if (rows == 0) return cudaSuccess;
-  const std::int64_t blocks = (rows + kPackThreads - 1) / kPackThreads;
+  if (args.state.sequences == 0) return cudaSuccess;
+  const TeamGrid grid = team_grid(args.rows.shape.rows());
+  const std::int64_t blocks = args.state.sequences * grid.blocks;
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  PACKED_SS_LAUNCH(pack_block_kernel, static_cast<unsigned>(blocks), kPackThreads, 0, stream, args);
+  PACKED_SS_LAUNCH(pack_block_kernel, static_cast<unsigned>(blocks), grid.threads, 0, stream, args,
+                   static_cast<unsigned>(grid.blocks));
   return cudaGetLastError();
 }
 

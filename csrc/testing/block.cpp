@@ -177,7 +177,7 @@ void Block::stalled() const {
       if (other == nullptr) fail("the mask of " + describe(wait) + " names lanes that the block does not have");
       if (other->state == State::kExited) fail("the mask of " + describe(wait) + " names lanes that have exited");
       const bool names_back = !is_barrier(other->wait.op) && (other->wait.mask >> (thread.id % kWarp) & 1);
-      if (names_back && !same_place(other->wait, wait)) {
+      if (names_back && !same_location(other->wait, wait)) {
         fail("different collectives meet, " + describe(wait) + " and " + describe(other->wait));
       }
     }
@@ -241,7 +241,7 @@ void Block::free_shared() {
 void Block::before_atomic(const void* address, Where where) {
   Thread& self = *current_;
   if (++self.atomics > kMaxAtomics) {
-    fail("deadlock, thread " + std::to_string(self.id) + " spins on an atomic (" + place(where) + ")");
+    fail("deadlock, thread " + std::to_string(self.id) + " spins on an atomic (" + location(where) + ")");
   }
   if (self.atomics % kAtomicsPerTurn == 0 || (launch_.order.shuffles() && launch_.order.next() % 4 == 0)) yield();
   if (kChecksRaces) {

@@ -28,9 +28,9 @@ struct Wait {
 };
 
 bool is_barrier(Op op);  // of the block; others are a warp's
-bool same_place(const Wait& a, const Wait& b);
-std::string place(Where where);          // file:line
-std::string describe(const Wait& wait);  // the operation, its place and its mask
+bool same_location(const Wait& a, const Wait& b);
+std::string location(Where where);       // file:line
+std::string describe(const Wait& wait);  // the operation, its line and its mask
 
 struct Thread {
   Fiber fiber;

@@ -28,18 +28,18 @@ std::string hex(unsigned mask) {
 
 bool is_barrier(Op op) { return op <= Op::kBarrierOr; }
 
-bool same_place(const Wait& a, const Wait& b) {
+bool same_location(const Wait& a, const Wait& b) {
   return a.op == b.op && a.mask == b.mask && a.where.line == b.where.line && std::strcmp(a.where.file, b.where.file) == 0;
 }
 
-std::string place(Where where) {
+std::string location(Where where) {
   const std::string file = where.file;
   return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line);
 }
 
 std::string describe(const Wait& wait) {
   const std::string mask = is_barrier(wait.op) ? "" : ", mask " + hex(wait.mask);
-  return std::string(name_of(wait.op)) + " (" + place(wait.where) + mask + ")";
+  return std::string(name_of(wait.op)) + " (" + location(wait.where) + mask + ")";
 }
 
 std::uint64_t Block::collective(const Wait& wait) {
@@ -77,23 +77,23 @@ const Thread* Block::lane(const Thread& of, unsigned number) const {
 std::uint64_t* Block::find_meeting(const Thread& thread) {
   for (const Thread& other : threads_) {
     const bool together = is_barrier(thread.wait.op) || other.id / kWarp == thread.id / kWarp;
-    if (together && other.state == State::kWaiting && same_place(other.wait, thread.wait)) return other.meeting;
+    if (together && other.state == State::kWaiting && same_location(other.wait, thread.wait)) return other.meeting;
   }
   return &launch_.tokens.emplace_back(0);
 }
 
-// Those that do not come, or come to another place, leave the others waiting, until nobody moves: then everybody's place is
+// Those that do not come, or come to another line, leave the others waiting, until nobody moves: then everybody's line is
 // known.
 bool Block::is_complete(const Thread& arrived) const {
   if (is_barrier(arrived.wait.op)) {
     return at_barrier_ == threads_.size() && std::all_of(threads_.begin(), threads_.end(), [&](const Thread& other) {
-             return same_place(other.wait, arrived.wait);
+             return same_location(other.wait, arrived.wait);
            });
   }
   for (int number = kWarp - 1; number >= 0; --number) {
     if ((arrived.wait.mask >> number & 1) == 0) continue;
     const Thread* other = lane(arrived, static_cast<unsigned>(number));
-    if (other == nullptr || other->state != State::kWaiting || !same_place(other->wait, arrived.wait)) return false;
+    if (other == nullptr || other->state != State::kWaiting || !same_location(other->wait, arrived.wait)) return false;
   }
   return true;
 }

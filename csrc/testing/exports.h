@@ -47,6 +47,7 @@ int measure(const Arguments& arguments, CUstream_st*) {
     return ::packed_ss::host_cuda::call(&launcher, arguments, bytes);            \
   }
 // Once a library: what does not belong to one launcher.
-#define PACKED_SS_EXPORT_RUNTIME                                                                       \
-  PACKED_SS_API const char* packed_ss_fault() { return ::packed_ss::host_cuda::fault_text().c_str(); } \
-  PACKED_SS_API void packed_ss_set_order(std::uint64_t seed) { ::packed_ss::host_cuda::set_order(seed); }
+#define PACKED_SS_EXPORT_RUNTIME                                                                          \
+  PACKED_SS_API const char* packed_ss_fault() { return ::packed_ss::host_cuda::fault_text().c_str(); }    \
+  PACKED_SS_API void packed_ss_set_order(std::uint64_t seed) { ::packed_ss::host_cuda::set_order(seed); } \
+  PACKED_SS_API std::uint64_t packed_ss_launches() { return ::packed_ss::host_cuda::launches(); }

@@ -18,6 +18,7 @@ constexpr std::size_t kMaxDynamicShared = 48 << 10;  // without an attribute of 
 
 std::mutex one_launch;  // the built-in variables are global
 Order order;
+std::uint64_t launch_count = 0;
 Block* running = nullptr;
 cudaError_t last_error = cudaSuccess;
 std::vector<std::unique_ptr<Stack>> spare_stacks;
@@ -32,6 +33,8 @@ bool valid(dim3 grid, dim3 block, std::size_t shared_bytes) {
 
 void set_order(std::uint64_t seed) { order.seed(seed); }
 
+std::uint64_t launches() { return launch_count; }
+
 void run_grid(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, Body body, const void* context) {
   if (running != nullptr) running->fail("a kernel launches a kernel");
   const std::lock_guard<std::mutex> lock(one_launch);
@@ -39,6 +42,7 @@ void run_grid(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes,
     last_error = cudaErrorInvalidConfiguration;
     return;
   }
+  ++launch_count;
   grid_size = grid;
   block_size = block;
   std::vector<std::uint64_t> blocks(std::size_t{grid.x} * grid.y * grid.z);

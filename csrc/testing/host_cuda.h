@@ -50,7 +50,7 @@ const char* cudaGetErrorString(cudaError_t error);
 
 namespace packed_ss::host_cuda {
 
-// What a kernel did wrong, with a line for every group of threads that stand at one place.
+// What a kernel did wrong, with a line for every group of threads that stand at one line.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -58,6 +58,9 @@ struct Fault : std::runtime_error {
 // The order of blocks, and of threads between two barriers, in the launches that follow: 0 is ascending, any other seed shuffles,
 // and lets some warps get ahead of the others.
 void set_order(std::uint64_t seed);
+
+// Kernels launched so far.
+std::uint64_t launches();
 
 // ---- Launch ----------------------------------------------------------------------------------------------------------------
 using Body = void (*)(const void* context);

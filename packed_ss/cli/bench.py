@@ -17,7 +17,7 @@ from ..evaluation.bench.plan import Plan, Setting, Wanted, model_settings
 from ..evaluation.bench.report import write_report
 from ..evaluation.bench.run_records import recording
 from ..evaluation.bench.runner import Models, baselines_of, environment, run_plan
-from ..evaluation.bench.tables import FORMATS, Table, check_columns
+from ..evaluation.bench.table import FORMATS, Table, check_columns
 from ..evaluation.extras import need
 from ..evaluation.tasks import Task, load_task
 from ..models.loading import BUNDLED, resolve_folder

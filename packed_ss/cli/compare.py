@@ -75,16 +75,17 @@ def table(totals: list[Totals], title: str) -> Table:
     for name in ("schedule", "tokens/NFE", "ms/NFE", "tokens/s", "accuracy", "same"):
         out.add_column(name, justify="left" if name == "schedule" else "right", no_wrap=True)
 
-    def cell(value: float, base: float | None, digits: int) -> str:
+    def cell(one: Totals, rate: str, digits: int) -> str:
+        value, base = getattr(one, rate), getattr(linear, rate, 0.0)
         ratio = f" {value / base:5.2f}x" if base else ""
         return f"{value:.{digits}f}{ratio}"
 
     for s in totals:
         out.add_row(
             s.schedule,
-            cell(s.tokens_per_nfe, linear and linear.tokens_per_nfe, 2),
-            cell(s.ms_per_nfe, linear and linear.ms_per_nfe, 2),
-            cell(s.tokens_per_second, linear and linear.tokens_per_second, 0),
+            cell(s, "tokens_per_nfe", 2),
+            cell(s, "ms_per_nfe", 2),
+            cell(s, "tokens_per_second", 0),
             f"{100 * s.correct:.1f} %",
             "random" if s.equal is None else f"{s.equal}/{s.prompts}",
         )

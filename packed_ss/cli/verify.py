@@ -19,7 +19,7 @@ _NEEDED = {"model": str, "prompt_tokens": list, "tokens": list}
 
 
 def run(path: Path | None, model: str | None, float64: bool, *, as_json: bool) -> None:
-    """Checks one record of ``generate --json``; exits with code 1 where a token is not what AR emits."""
+    """Check one record of ``generate --json``; exit with code 1 where a token is not what AR emits."""
     record = read_record(path)
     temperature = record.get("temperature", 0.0)
     if temperature >= 1e-5 and record.get("verification") != "coupled":
@@ -59,10 +59,10 @@ def run(path: Path | None, model: str | None, float64: bool, *, as_json: bool) -
 
 
 def read_record(path: Path | None) -> dict[str, Any]:
-    """The record to check.  Raises ValueError for a file that is not one."""
+    """The record to check.  Raise ValueError for a file that is not one."""
     where = "standard input" if path is None or str(path) == "-" else str(path)
     try:
-        text = sys.stdin.read() if where == "standard input" else path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if path is None or str(path) == "-" else path.read_text(encoding="utf-8")
         record = json.loads(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"{where} is not the JSON that 'packed-ss generate --json' prints: {error}") from error

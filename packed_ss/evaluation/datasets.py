@@ -13,12 +13,14 @@ from typing import Any
 from ..models.config import shown
 
 Record = dict[str, Any]
+#: Fields by name, with the types that are accepted.
+Fields = dict[str, type | tuple[type, ...]]
 
 
-def read_records(path: Path, fields: dict[str, type | tuple[type, ...]]) -> list[Record]:
+def read_records(path: Path, fields: Fields) -> list[Record]:
     """The records of ``path``, each of which must hold ``fields``, by name with the types that are accepted.
 
-    Raises ValueError with the file and the line (of a ``.json`` list: the record) for anything else, such as a file that was
+    Raise ValueError with the file and the line (of a ``.json`` list: the record) for anything else, such as a file that was
     cut off.
     """
     if not path.is_file():

@@ -23,7 +23,7 @@ class _Worker:
     """The process, started when first needed, and again after it was ended."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
         self._lock = threading.Lock()
         atexit.register(self.stop)
@@ -33,7 +33,7 @@ class _Worker:
             if self._process is None or self._process.poll() is not None:
                 self._start()
             try:
-                self._process.stdin.write(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+                self._to.write(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
                 line = self._line(seconds)
             except BrokenPipeError:
                 line = b""
@@ -42,27 +42,31 @@ class _Worker:
             return line == b"true\n"
 
     def stop(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process.stdin.close()
-            self._process.stdout.close()
+            self._to.close()
+            os.close(self._from)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._process = None
 
     def _start(self) -> None:
         self.stop()
         self._folder = tempfile.mkdtemp(prefix="packed-ss-")
+        given, to = os.pipe()
+        self._from, taken = os.pipe()
+        self._to = open(to, "wb", buffering=0)  # noqa: SIM115 - closed by `stop`
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-B", str(SCRIPTS / "mathematics.py"), self._folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=given,
+            stdout=taken,
             stderr=subprocess.DEVNULL,
-            bufsize=0,
             start_new_session=True,
             env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
         )
+        os.close(given)
+        os.close(taken)
         if self._line(START_SECONDS) != b"ready\n":
             self.stop()
             raise RuntimeError("math-verify does not start in a process of its own")
@@ -71,8 +75,8 @@ class _Worker:
         """The next line; an incomplete one where the process ends or takes too long."""
         line, deadline = b"", time.monotonic() + seconds
         while not line.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._process.stdout], [], [], left)[0]:
-                part = os.read(self._process.stdout.fileno(), 4096)
+            if select.select([self._from], [], [], left)[0]:
+                part = os.read(self._from, 4096)
                 if not part:
                     break
                 line += part

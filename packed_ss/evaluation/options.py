@@ -46,7 +46,8 @@ def decoders_by_name(
     found: dict[str, dict[str, Any]] = {}
     for schedule in schedules or SCHEDULES[config.layout]:
         has_orders = config.layout != "ordered" or schedule not in ("autoregressive", "native")
-        for order in (orders or [None]) if has_orders else [None]:
+        own: Sequence[str | None] = orders if orders and has_orders else [None]
+        for order in own:
             name = schedule if order in (None, "left_to_right") else f"{schedule}, {order}"
             options = decoder_options(config, block_size=block_size, window=window, order=order)
             found[name] = {"schedule": parse_schedule(schedule), **options}

@@ -42,10 +42,12 @@ class Trace(Observer):
 
     def __init__(self) -> None:
         self.pairs: list[list[Pair]] = []
+        self._cached: list[list[Pair]] = []
+        self._due: list[list[Pair]] = []
 
     def generation_begins(self, state: OrderedState, request: Request) -> None:
-        n = len(request.prompts)
-        self.pairs, self._cached, self._due = ([[] for _ in range(n)] for _ in range(3))
+        for kept in (self.pairs, self._cached, self._due):
+            kept[:] = [[] for _ in request.prompts]
         self._prefilled = False
 
     def first_call_ends(self) -> None:

@@ -16,7 +16,7 @@ from .totals import Totals
 #: One colour per schedule in every figure.
 COLOURS = {"autoregressive": "0.55", "linear": "#4c72b0", "packed": "#c44e52", "quadratic": "#dd8452", "native": "#8172b3"}
 #: The same file for the same records.
-_STYLE = {"svg.hashsalt": "packed-ss", "font.size": 9}
+_STYLE: Any = {"svg.hashsalt": "packed-ss", "font.size": 9}
 
 
 def colour(name: str) -> str:

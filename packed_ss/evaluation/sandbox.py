@@ -1,4 +1,4 @@
-"""Runs code that a model wrote, confined, and judges it from another process.
+"""Run code that a model wrote, confined, and judge it from another process.
 
 The answer's process never learns the tests and never decides: the judge's process runs the task's own tests, whose calls go
 through pipes to the answer's and come back as plain values (numbers, text, collections).  Ending early, catching exceptions,
@@ -34,7 +34,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 SCRIPTS = Path(__file__).parent / "confined"
 
@@ -75,7 +75,7 @@ def judge(sources: Sequence[str], tests: Checks, limits: Limits = Limits(), wall
     task = {"setup": list(tests.setup), "tests": tests.source, "names": list(tests.names), "call": tests.call}
     pipes = [*os.pipe(), *os.pipe()]
     from_judge, to_answer, from_answer, to_judge = pipes
-    processes: list[subprocess.Popen] = []
+    processes: list[subprocess.Popen[bytes]] = []
     root = tempfile.mkdtemp(prefix="packed-ss-")
     try:
         for script, given, ends in (
@@ -87,7 +87,7 @@ def judge(sources: Sequence[str], tests: Checks, limits: Limits = Limits(), wall
             processes.append(_start(script, folder, given | {"limits": asdict(limits)}, ends))
         while pipes:
             os.close(pipes.pop())
-        verdict = _read(processes[1].stdout, time.monotonic() + wall_seconds)
+        verdict = _read(_output(processes[1]), time.monotonic() + wall_seconds)
     finally:
         for end in pipes:
             os.close(end)
@@ -95,7 +95,7 @@ def judge(sources: Sequence[str], tests: Checks, limits: Limits = Limits(), wall
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            process.stdout.close()
+            _output(process).close()
         shutil.rmtree(root, ignore_errors=True)
     if verdict is None:
         return "out of time"
@@ -119,7 +119,7 @@ def unavailable() -> str:
         return str(error)
 
 
-def _start(script: str, folder: str, given: dict, ends: tuple[int, int]) -> subprocess.Popen:
+def _start(script: str, folder: str, given: dict, ends: tuple[int, int]) -> subprocess.Popen[bytes]:
     """A process of its own session, with an environment that tells nothing."""
     environment = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile() as stdin:
@@ -135,6 +135,10 @@ def _start(script: str, folder: str, given: dict, ends: tuple[int, int]) -> subp
             cwd=folder,
             start_new_session=True,
         )
+
+
+def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", process.stdout)
 
 
 def _read(pipe: IO[bytes], deadline: float) -> bytes | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import scoring
-from .datasets import Record, packaged, read_records
+from .datasets import Fields, Record, packaged, read_records
 from .extras import need
 
 CODE_TOKENS, WRITING_TOKENS, MATH_TOKENS, WORD_PROBLEM_TOKENS = 512, 512, 1024, 256
@@ -114,7 +114,7 @@ def load_task(
     that ships it.  "word-problems" takes those of ``model_folder``, else the bundled ones, and so always runs.  Code that a
     model wrote runs only with ``allow_code_execution``, confined as `sandbox` says; else code tasks are not scored.
 
-    Raises ValueError for an unknown name, a missing file (where to get it), a record that is damaged (its line), and a
+    Raise ValueError for an unknown name, a missing file (where to get it), a record that is damaged (its line), and a
     library or kernel that lacks what scoring needs.
     """
     if name not in TASKS:
@@ -134,11 +134,9 @@ def load_task(
 def _file(name: str, path: Path | None) -> Path:
     """The task's file; ValueError that says where to get it."""
     source = _SOURCES[name]
-    if path is not None and path.is_file():
-        return path
-    for file in source.names if path is not None else ():
-        if (path / file).is_file():
-            return path / file
+    for file in (path, *(path / name for name in source.names)) if path is not None else ():
+        if file.is_file():
+            return file
     if source.package and (found := packaged(source.package, source.file)):
         return found
     place = "no file was given" if path is None else f"{path} holds no {' or '.join(source.names)}"
@@ -176,7 +174,7 @@ def _humaneval(file: Path, allow_code_execution: bool) -> Task:
 
 
 def _mbpp(file: Path, allow_code_execution: bool) -> Task:
-    fields = {"task_id": int, "prompt": str, "test_list": list, "test_imports": list}
+    fields: Fields = {"task_id": int, "prompt": str, "test_list": list, "test_imports": list}
     records = {record["task_id"]: record for record in read_records(file, fields)}
     ids = _mbpp_ids(file.parent)
     if missing := [one for one in ids if one not in records]:

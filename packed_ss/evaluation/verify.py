@@ -46,7 +46,7 @@ def verify(
     top_p: float = 1.0,
     seed: int = 0,
 ) -> Report:
-    """Teacher-forces ``tokens`` after ``prompt`` through one dense pass, causal, or of an ordered model, left to right.
+    """Teacher-force ``tokens`` after ``prompt`` through one dense pass, causal, or of an ordered model, left to right.
 
     Temperature 0: each token must be the argmax of the logits.  Else the output must be of coupled verification at this
     seed, and each token the argmax of log p + G with the specification's own noise.  Scores are in logits (nats).

@@ -53,8 +53,9 @@ class OrderedLayout:
         #: Whether positions are decoded in another order than left to right, and advances ask for probabilities of tokens.
         self.in_any_order = self.native or order != "left_to_right"
         self.wants_probability = self.native or order == "confidence"
-        self.window = max(call.window for call in self.schedule.cycle)
-        self.waiting = max(call.waiting_rows for call in self.schedule.cycle)
+        cycle: Any = self.schedule.cycle  # of `OrderedCall`
+        self.window = max(call.window for call in cycle)
+        self.waiting = max(call.waiting_rows for call in cycle)
         self.masks = 0
         self.prompt_only = self.first = OrderedCall(0, self.window, False, False, ())
         self.opening: tuple[OrderedCall, ...] = ()

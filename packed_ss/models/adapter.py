@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch.nn import functional as F
 from .config import Fields, read_object, shown
 from .tensors import TensorMap
 from .weights import FLOAT_DTYPES, Stored, count_names, opened, stored_in
+
+if TYPE_CHECKING:
+    from .transformer import Projection
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -119,21 +122,26 @@ def attach(model: nn.Module, chosen: list[Target], rank: int) -> None:
     for target in chosen:
         columns.setdefault(target.parameter, []).append((target.first, target.last))
     for parameter, spans in columns.items():
-        projection = model.get_submodule(parameter.removesuffix(".weight"))
+        projection = _projection(model, parameter)
         projection.adapter = LowRank(projection.in_features, rank, spans).to(projection.weight)
 
 
 def carries(model: nn.Module, target: Target) -> bool:
     """Whether a matrix has an update."""
-    update = model.get_submodule(target.parameter.removesuffix(".weight")).adapter
+    update = _projection(model, target.parameter).adapter
     return update is not None and (target.first, target.last) in update.columns
 
 
 def part_of(model: nn.Module, target: Target) -> tuple[Tensor, Tensor]:
     """A [r, in] and (alpha / r) B [out, r] of a matrix, as views of the parameters of its `LowRank`."""
-    module: LowRank = model.get_submodule(target.parameter.removesuffix(".weight")).adapter
+    module = cast("LowRank", _projection(model, target.parameter).adapter)
     k = module.columns.index((target.first, target.last))
     return module.down.detach()[k * module.rank : (k + 1) * module.rank], module.up[k].detach()
+
+
+def _projection(model: nn.Module, parameter: str) -> Projection:
+    """The layer that a weight belongs to."""
+    return cast("Projection", model.get_submodule(parameter.removesuffix(".weight")))
 
 
 def _read_config(path: Path) -> tuple[int, float, list[str]]:
@@ -159,7 +167,7 @@ def _read_config(path: Path) -> tuple[int, float, list[str]]:
 
 def _check(stored: dict[str, Stored], chosen: dict[str, Target], rank: int, folder: Path) -> None:
     """Refuses weights that are not exactly the A and B of the chosen matrices."""
-    needed = {}
+    needed: dict[str, tuple[int, int]] = {}
     for module, target in chosen.items():
         a, b = keys(module)
         needed |= {a: (rank, target.size_in), b: (target.last - target.first, rank)}

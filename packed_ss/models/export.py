@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,7 @@ def write_adapter(model: Transformer, folder: Path, alpha: float) -> None:
         rank = len(down)
         for name, part in zip(adapter.keys(module), (down, up / (alpha / rank)), strict=True):
             tensors[name] = part.to("cpu", dtype, copy=True).contiguous()
-    config = {
+    config: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": None,
@@ -106,7 +107,7 @@ def _write(model: Transformer, folder: Path, tensor_map: TensorMap, texts: dict[
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     for file, values in texts.items():
         text = json.dumps(values, indent=2) + "\n"
-        _replace(folder / file, lambda path, text=text: path.write_text(text, encoding="utf-8"))
+        _replace(folder / file, functools.partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def nemotron_json(config: ModelConfig) -> dict[str, Any]:

@@ -20,9 +20,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     frequency = rope.theta ** (-2.0 * pair / head_dim)
     if rope.yarn_factor is None:
         return frequency
+    original = original_positions(rope)
 
     def pair_that_turns(rotations: float) -> float:
-        return head_dim * math.log(rope.original_max_position / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return head_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
     if rope.truncate:
@@ -32,15 +33,22 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     return frequency * (1 - slowed) + frequency / rope.yarn_factor * slowed
 
 
+def original_positions(rope: RopeConfig) -> int:
+    """The original context in positions, which checkpoints with YaRN or a query scale name."""
+    assert rope.original_max_position is not None
+    return rope.original_max_position
+
+
 def magnitude(rope: RopeConfig) -> float:
     """Factor on cos and sin (YaRN's attention factor); 1 for plain RoPE and where mscale equals mscale_all_dim."""
-    if rope.yarn_factor is None:
+    factor = rope.yarn_factor
+    if factor is None:
         return 1.0
     if rope.attention_factor is not None:
         return float(rope.attention_factor)
 
     def of(mscale: float) -> float:
-        return 1.0 if rope.yarn_factor <= 1 else 0.1 * mscale * math.log(rope.yarn_factor) + 1.0
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
     if rope.mscale and rope.mscale_all_dim:
         return of(rope.mscale) / of(rope.mscale_all_dim)
@@ -54,15 +62,15 @@ def angles(rope: RopeConfig, frequencies: Tensor, positions: Tensor) -> tuple[Te
     the query scale 1 + beta * log(1 + floor(position / original)) [..., R] (None where the checkpoint has none), all in
     the dtype of ``frequencies``.
     """
-    place = positions.to(frequencies.dtype)
-    turn = place.unsqueeze(-1) * frequencies
+    position = positions.to(frequencies.dtype)
+    turn = position.unsqueeze(-1) * frequencies
     cos, sin = turn.cos(), turn.sin()
     size = magnitude(rope)
     if size != 1.0:
         cos, sin = cos * size, sin * size
     if rope.llama_4_scaling_beta is None:
         return cos, sin, None
-    return cos, sin, 1 + rope.llama_4_scaling_beta * torch.log1p((place / rope.original_max_position).floor())
+    return cos, sin, 1 + rope.llama_4_scaling_beta * torch.log1p((position / original_positions(rope)).floor())
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from torch.nn import functional as F
 from .config import ModelConfig
 from .glue import add_rms_norm, silu_mul
 from .rope import inverse_frequencies
+
+if TYPE_CHECKING:
+    from .adapter import LowRank
 
 #: attend(layer, q [N, R, Hq, D], k [N, R, Hkv, D], v [N, R, Hkv, D]) -> [N, R, Hq, D]; q and k come unrotated.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -38,6 +42,8 @@ class Projection(nn.Linear):
 
     The product with W is one and the same for all rows, with an adapter and without.
     """
+
+    adapter: LowRank | None
 
     def __init__(self, size_in: int, size_out: int) -> None:
         super().__init__(size_in, size_out, bias=False)
@@ -76,7 +82,7 @@ class Block(nn.Module):
         x, y = self.input_norm.after(x, update)
         qkv = self.qkv(y, proposal_rows).view(n, rows, -1, self.head_dim)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         x, y = self.mlp_norm.after(x, self.out(attend(self.layer, q, k, v).reshape(n, rows, -1), proposal_rows))
         return x, self.down(silu_mul(self.gate_up(y, proposal_rows)), proposal_rows)
@@ -114,8 +120,9 @@ class Transformer(nn.Module):
 
     def hidden(self, ids: Tensor, attend: Attend, head_rows: int | None = None, proposal_rows: int = 0) -> Tensor:
         """What the head is applied to, [N, head_rows, H]: `forward` without its last product."""
-        x, update = self.embed(ids), None
+        x: Tensor = self.embed(ids)
+        update: Tensor | None = None
         for block in self.blocks:
             x, update = block(x, update, attend, proposal_rows)
         first = 0 if head_rows is None else ids.shape[1] - head_rows
-        return self.norm.after(x[:, first:], update[:, first:])[1]
+        return self.norm.after(x[:, first:], None if update is None else update[:, first:])[1]

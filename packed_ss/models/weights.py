@@ -47,11 +47,11 @@ class WeightFile(Protocol):
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
     """Every tensor of the checkpoint by name, from the headers of its files; ValueError where they are not whole."""
-    for whole, index in ((WEIGHTS, INDEX), (SAVED, SAVED_INDEX)):
-        if (folder / whole).exists():
-            return stored_in(folder / whole)
+    for single, index in ((WEIGHTS, INDEX), (SAVED, SAVED_INDEX)):
+        if (folder / single).exists():
+            return stored_in(folder / single)
         if (folder / index).exists():
-            return _shards(folder / index, Path(whole).suffix)
+            return _shards(folder / index, Path(single).suffix)
     raise ValueError(f"{folder} holds neither {WEIGHTS} nor {INDEX}, and neither {SAVED} nor {SAVED_INDEX}")
 
 

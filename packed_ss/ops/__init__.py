@@ -7,6 +7,7 @@ never ask which one runs.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -68,9 +69,7 @@ native.load(_TORCH_KERNELS)
 def _triton_kernels() -> dict[str, Callable[..., Any]]:
     if not torch.cuda.is_available():
         return {}
-    from .. import triton_kernels
-
-    return triton_kernels.operators()
+    return importlib.import_module("packed_ss.triton_kernels").operators()
 
 
 _TRITON_KERNELS = _triton_kernels()

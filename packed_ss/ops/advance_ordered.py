@@ -1,6 +1,7 @@
 """Plain-torch advance operators of the ordered layout: a call's tokens and the state in, the next state out.
 
-Algorithm 3, lines 9-15.  Nothing here reads the device: every shape is known beforehand, and a finished sequence's update is a no-op.
+Algorithm 3, lines 9-15.  Nothing here reads the device: every shape is known beforehand, and a finished sequence's update is a
+no-op.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def _branch_rows(device: torch.device, h: Tensor | None, window: int, verifies: 
 
 
 def _proposal(ids: Tensor, probability: Tensor | None, rows: Tensor, window: int, proposes: bool, drawn_later: bool) -> _Proposal:
-    """What the call proposes: nothing where it is drawn from later, or only verifies; then scores are the verifier's (App. E.6)."""
+    """What the call proposes: nothing where that is drawn later; a call that only verifies has scores alone (App. E.6)."""
     if not proposes or drawn_later:
         scores = None if proposes or probability is None else torch.where(ids >= 0, probability, -1)[:, :window]
         return _Proposal(torch.full((ids.shape[0], window), -1, dtype=ids.dtype, device=ids.device), scores)
@@ -244,6 +245,7 @@ def _next_window(s: OrderedOperands, positions: Tensor, proposal: _Proposal | No
     known, rank = same.any(-1), same.long().argmax(-1)
     draft = torch.where(known, proposal.tokens.gather(1, rank), -1)
     if by_confidence:
+        assert proposal.scores is not None
         score = torch.where(known, proposal.scores.gather(1, rank), -1)
         by_rank = torch.where(window >= 0, -score, 2).sort(dim=1, stable=True).indices
         window, draft = window.gather(1, by_rank), draft.gather(1, by_rank)

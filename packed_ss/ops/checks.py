@@ -15,12 +15,13 @@ from torch import Tensor
 from ..operands import check_operands, check_tensor, got, is_dense, names_of
 from ..ordered_state import ORDERED_STATE
 from ..rows import BLOCK_ROWS, ORDERED_ROWS
+from ..schedules import MOST_CUTS
 from ..state import BLOCK_STATE
 
 Sizes = dict[str, int]
 _LOGITS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _WIDE = (torch.float32, torch.float64)
-_MOST_CUTS, _MOST_WINDOW = 256, 1024
+_MOST_WINDOW = 1024
 _INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
 
 
@@ -73,7 +74,7 @@ def check_draw_rows(
     if log_q is not None:
         check_tensor(op, "log_q", log_q, wide(logits), ("N", "M", "V"), device, sizes)
     if next_ids is not None:
-        check_tensor(op, "next_ids", next_ids, torch.int32, ("N", "next R"), device, sizes)
+        check_tensor(op, "next_ids", next_ids, torch.int32, ("N", "next_R"), device, sizes)
         if next_column < 0 or next_column + ids.shape[1] > next_ids.shape[1]:
             raise ValueError(
                 f"{op}: next_column must leave room for {ids.shape[1]} of the {next_ids.shape[1]} columns of next_ids, "
@@ -188,9 +189,9 @@ def _block_rows(op: str, prefix: str, verifier_rows: int, block_size: int, cuts:
     if not 0 <= verifier_rows <= block_size:
         raise ValueError(f"{op}: {prefix}verifier_rows must be in 0 ... block_size = {block_size}, got {verifier_rows}.")
     inside = cuts[0] == 0 and cuts[-1] < block_size if cuts else verifier_rows > 0
-    if not inside or len(cuts) > _MOST_CUTS or not _ascend(cuts):
+    if not inside or len(cuts) > MOST_CUTS or not _ascend(cuts):
         raise ValueError(
-            f"{op}: {prefix}cuts must ascend from 0, below block_size = {block_size}, {_MOST_CUTS} at most, "
+            f"{op}: {prefix}cuts must ascend from 0, below block_size = {block_size}, {MOST_CUTS} at most, "
             f"and none only with verifier rows, got {list(cuts)}."
         )
     return verifier_rows + len(cuts) * block_size
@@ -323,8 +324,10 @@ def _check_ordered_shape(op: str, prefix: str, sizes: Sizes, waiting_rows: int, 
         raise ValueError(f"{op}: {prefix}waiting_rows must be in 0 ... {sizes['P']}, got {waiting_rows}.")
     if not 1 <= window <= sizes["W"] or sizes["W"] > _MOST_WINDOW:
         raise ValueError(f"{op}: {prefix}window must be in 1 ... W = {sizes['W']}, and W at most {_MOST_WINDOW}, got {window}.")
-    if cuts and (cuts[0] != 0 or cuts[-1] >= window or not _ascend(cuts)):
-        raise ValueError(f"{op}: {prefix}cuts must ascend from 0, below window = {window}, got {list(cuts)}.")
+    if cuts and (cuts[0] != 0 or cuts[-1] >= window or len(cuts) > MOST_CUTS or not _ascend(cuts)):
+        raise ValueError(
+            f"{op}: {prefix}cuts must ascend from 0, below window = {window}, {MOST_CUTS} at most, got {list(cuts)}."
+        )
 
 
 # ---- Shared

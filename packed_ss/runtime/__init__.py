@@ -1,7 +1,7 @@
 """How a decoder runs: call after call, or as captured iterations.
 
-A runtime has a ``name``; `active`, the context that work is queued in; `start`, the state before the first call; `slots`, how many
-cache slots a call is shown; `loop`, calls until every sequence has finished; `free_memory`; `synchronize`.
+A runtime has a ``name``; `active`, the context that work is queued in; `start`, the state before the first call; `slots`, how
+many cache slots a call is shown; `loop`, calls until every sequence has finished; `free_memory`; `synchronize`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def open_runtime(runtime: str, device: torch.device, dtype: torch.dtype, *, loop
         raise ValueError(
             f"order is {order!r}, but a captured iteration takes left_to_right or confidence; runtime='eager' takes functions"
         )
-    if runtime == "eager" or runtime == "auto" and (device.type != "cuda" or callable(order)):
+    if runtime == "eager" or (runtime == "auto" and (device.type != "cuda" or callable(order))):
         return EagerRuntime(device)
     from .captured import CapturedRuntime
 

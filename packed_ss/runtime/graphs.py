@@ -1,6 +1,7 @@
 """CUDA graphs as a decoder needs them: warm-up, capture and replay, and looks at the state that wait for an earlier moment.
 
-The captured runtime asks for three things, in stream order: to capture an iteration, to replay it, and to report the state.  Only waiting for a report blocks the host, and what was queued after it goes on meanwhile.
+The captured runtime asks for three things, in stream order: to capture an iteration, to replay it, and to report the state.  Only
+waiting for a report blocks the host, and what was queued after it goes on meanwhile.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def test_a_hang_is_stopped_with_all_that_it_has_started(monkeypatch: pytest.Monk
         tmp_path,
         {
             "before": "put(n=0)",
-            "hang": f"put(n=1); signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+            "hang": "put(n=1); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
             "while True: time.sleep(1)",
             "next": "put(n=2)",
         },

@@ -1,4 +1,4 @@
-"""latency_vs_rows: the fit, the call that it times, the models with random weights, and the script itself."""
+"""Latency: the fit, the call that it times, the models with random weights, and the script itself."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import latency_vs_rows
 import pytest
 import torch
-from device import bandwidth
-from device.models import SHAPES, cache_bytes, filled_cache, obstacle, random_model, weight_bytes
-from device.runtime import EagerRuntime
+from device.models import SHAPES, random_model, too_large
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from packed_ss.evaluation.bench import bandwidth, latency
+from packed_ss.evaluation.bench.clock import open_runtime
+from packed_ss.evaluation.bench.latency import filled_cache, weight_bytes
 from packed_ss.layouts.block import BlockCall
+from packed_ss.models.attention import SlotCache
 from packed_ss.models.config import parameter_count
 from packed_ss.ops.attention import visible_slots
 from tests.support.checkpoints import random_config
@@ -30,18 +31,18 @@ CPU = torch.device("cpu")
 
 def test_the_fit_recovers_a_line_and_says_what_is_left() -> None:
     rows = [1, 8, 32, 64, 256]
-    fit = latency_vs_rows.fit_line(rows, [3.0 + 0.01 * n for n in rows])
+    fit = latency.fit_line(rows, [3.0 + 0.01 * n for n in rows])
     assert fit["tau_ms"] == pytest.approx(3.0) and fit["delta_ms"] == pytest.approx(0.01) and fit["rms_ms"] < 1e-9
     assert fit["rows"] == [1, 256] and fit["points"] == 5
-    off = latency_vs_rows.fit_line([0, 1, 2], [1.0, 1.3, 1.0])  # least squares: 1.1, residuals -0.1, 0.2, -0.1
+    off = latency.fit_line([0, 1, 2], [1.0, 1.3, 1.0])  # least squares: 1.1, residuals -0.1, 0.2, -0.1
     assert off["tau_ms"] == pytest.approx(1.1) and off["rms_ms"] == pytest.approx(math.sqrt(0.02))
     assert off["largest_relative"] == pytest.approx(0.2 / 1.3)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 64, 289])
-@pytest.mark.parametrize("mask", latency_vs_rows.MASKS)
+@pytest.mark.parametrize("mask", latency.MASKS)
 def test_the_rows_are_those_of_a_call(mask: str, count: int) -> None:
-    rows = latency_vs_rows.call_rows(count, 10, mask, 97, CPU)
+    rows = latency.call_rows(count, 10, mask, 97, CPU)
     seen = visible_slots(rows.cache_len, rows.tail_mask, 10 + count)[0]
     assert seen[:, :10].all()
     region = count // 2 if mask == "packed" else 0
@@ -51,17 +52,17 @@ def test_the_rows_are_those_of_a_call(mask: str, count: int) -> None:
     assert rows.positions[0].tolist() == [*range(10, 10 + count - region), *range(10, 10 + region)]
 
 
-@pytest.mark.parametrize("head", latency_vs_rows.HEADS)
+@pytest.mark.parametrize("head", latency.HEADS)
 def test_a_call_computes_what_the_model_does(head: str) -> None:
     model = checkpoint_model(random_config(0), 0)
     cache = filled_cache(model, 20)
-    causal = latency_vs_rows.model_call(model, cache, 6, 0, "causal", head)()
-    ids = latency_vs_rows.call_rows(6, 0, "causal", model.config.vocab_size, CPU).ids[0].tolist()
+    causal = latency.model_call(model, cache, 6, 0, "causal", head)()
+    ids = latency.call_rows(6, 0, "causal", model.config.vocab_size, CPU).ids[0].tolist()
     from packed_ss.evaluation.verify import causal_logits
 
     want = causal_logits(model, ids)
     if head == "fused":
-        assert causal[1][0].tolist() == want.argmax(-1).tolist()
+        assert causal[0].tolist() == want.argmax(-1).tolist()
     else:
         torch.testing.assert_close(causal[0], want, atol=1e-4, rtol=1e-4)
 
@@ -88,7 +89,7 @@ def test_random_weights_are_made_in_their_dtype_and_activations_stay_finite(dtyp
     assert watch.elements[dtype] == 257 * 48
     if dtype != torch.float32:
         assert watch.elements.get(torch.float32, 0) <= 48  # the rotary frequencies, but no weight
-    logits = latency_vs_rows.model_call(model, filled_cache(model, 64), 16, 40, "packed", "logits")().float()
+    logits = latency.model_call(model, filled_cache(model, 64), 16, 40, "packed", "logits")().float()
     assert logits.isfinite().all() and 0.3 < float(logits.std()) < 3
     again = random_model(SHAPES["mini"], CPU, dtype)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -96,24 +97,24 @@ def test_random_weights_are_made_in_their_dtype_and_activations_stay_finite(dtyp
 
 def test_shapes_are_those_of_the_public_checkpoints() -> None:
     assert [round(parameter_count(SHAPES[name]) / 1e9, 1) for name in ("3B", "8B", "14B")] == [3.8, 8.5, 13.5]
-    assert obstacle(SHAPES["8B"], torch.bfloat16, 22 * 2**30) == ""
-    assert obstacle(SHAPES["8B"], torch.bfloat16, 2**34) == "it takes 20 GiB, and 16 GiB are free"
+    assert too_large(SHAPES["8B"], torch.bfloat16, 22 * 2**30) == ""
+    assert too_large(SHAPES["8B"], torch.bfloat16, 2**34) == "it takes 20 GiB, and 16 GiB are free"
     mini = random_model(SHAPES["mini"], CPU, torch.float32)
     assert weight_bytes(mini) == 4 * (parameter_count(SHAPES["mini"]) - 257 * 48)
-    assert cache_bytes(SHAPES["8B"], 1024, torch.bfloat16) == 2 * 34 * 1024 * 8 * 128 * 2
+    assert SlotCache.bytes(SHAPES["8B"], 1, 1024, torch.bfloat16) == 2 * 34 * 1024 * 8 * 128 * 2
 
 
 def test_bandwidth_counts_both_ways_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"copy": {"median_ms": 2.0}, "torch": {"median_ms": 4.0}}
+    times = {"copy": {"median_ms": 2.0}, "read": {"median_ms": 4.0}}
     monkeypatch.setattr(bandwidth, "interleave", lambda samplers, seconds: times)
-    found = bandwidth.measure_bandwidth(EagerRuntime(CPU), 2**20)
+    found = bandwidth.measure_bandwidth(open_runtime(CPU), 2**20)
     assert found == {"copy_gb_s": pytest.approx(2 * 2**20 / 2e6), "read_gb_s": pytest.approx(2**20 / 4e6), "bytes": 2**20}
 
 
 def test_the_read_kernel_reads_everything() -> None:
     pytest.importorskip("triton")
     program = (
-        "import torch\nfrom device.read_kernel import reader\n"
+        "import torch\nfrom packed_ss.evaluation.bench.read_kernel import reader\n"
         "for size in (1, 8191, 8192, 50_003):\n"
         "    data = torch.randint(-2**31, 2**31 - 1, (size,), dtype=torch.int32)\n"
         "    want = 0\n    for word in data.tolist(): want ^= word\n"

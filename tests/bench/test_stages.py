@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from device import attention, equality, loops, operators, resolves
+from device import attention, equality, operators, resolves
 from device.few_operators import EVERY
 from device.plots import draw
 from device.record import Results
-from device.runtime import EagerDecoder, interleave, summary
 from device.stages import NEEDS_GPU, STAGES, Bench, function
 from torch import Tensor
 
 import packed_ss
 from packed_ss import ops
+from packed_ss.evaluation.bench.clock import interleave, summary
 from packed_ss.evaluation.verify import causal_logits
 
 MakeBench = Callable[..., Bench]
@@ -59,7 +59,7 @@ def test_a_record_without_measurements_has_no_figures(tmp_path: Path) -> None:
     assert draw({"stages": stages}, tmp_path / "a.json") == []
 
 
-def test_contenders_take_turns_and_medians_are_reported() -> None:
+def test_candidates_take_turns_and_medians_are_reported() -> None:
     calls: list[str] = []
 
     def scripted(name: str, times: list[float]) -> Callable[[], float]:
@@ -81,29 +81,22 @@ def spoiled(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(*arguments: Any) -> Any:
         out = kernel(*arguments)
         if operator == "linear_argmax":
-            return out[0], (out[1] + 1) % arguments[1].shape[0]
+            return (out + 1) % arguments[1].shape[0]
         if operator == "rope_store":
             arguments[-1][:, 0].add_(0.1)
-        elif operator == "pack_block":
-            arguments[-3][0, -1] += 1
+        elif operator in ("pack_block", "pack_ordered"):
+            arguments[-1][-1].view(-1)[-1] ^= 1  # the last buffer of the rows
         elif operator == "uniform_noise":
             out[0, 0, 7] += 1e-7
         elif operator == "tail_attention":
             out[-1, -1, -1] *= 1.01
-        elif operator in ("argmax_rows", "verify_rows"):
-            out[0][0, 0] += 1
-        elif operator == "draw_rows":
-            arguments[-2][0, 0] += 1
+        elif operator in ("argmax_rows", "verify_rows", "draw_rows"):
+            arguments[-4 if operator == "draw_rows" else -2][0, 0] += 1  # ids
         elif operator == "compact_cache":
             arguments[0][0, 0, 5] += 1
-        elif operator == "pack_ordered":
-            arguments[-2][0, -1, 0] ^= 1  # tail_mask
-        elif operator in ("resolve_ordered", "resolve_native"):
-            state = arguments[3:] if operator == "resolve_ordered" else arguments[2:]
-            state[2][0] += 1  # cache_len
         else:
-            state = arguments[2:] if operator == "resolve_argmax" else arguments[1:]
-            state[4][0] = (state[4][0] + 1) % 7  # draft_len
+            state = next(one for one in arguments if isinstance(one, list))
+            state[2][0] += 1  # cache_len
         return out
 
     return wrong
@@ -206,14 +199,13 @@ def test_the_gap_is_that_of_the_scores() -> None:
 
 
 def test_a_decoder_that_cannot_run_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, bench: MakeBench) -> None:
-    class Failing(EagerDecoder):
-        def _captured(self, request: Any) -> Any:
+    class Failing(packed_ss.Decoder):
+        def generate(self, *arguments: Any, **options: Any) -> Any:
             if self.schedule.name == "linear":
                 raise RuntimeError("the iteration could not be captured")
-            return super()._captured(request)
+            return super().generate(*arguments, **options)
 
-    for module in (equality, loops):
-        monkeypatch.setattr(module, "decoder_class", lambda device: Failing)
+    monkeypatch.setattr(packed_ss, "Decoder", Failing)
     results = run_stage("equality", bench(problems=1, new_tokens=3))
     assert len(results.failures) == len(equality.MODES) + ORDERED_MODES
     assert "linear, bursts: RuntimeError: the iteration could" in results.failures[0]
@@ -224,49 +216,55 @@ def test_a_decoder_that_cannot_run_does_not_stop_the_others(monkeypatch: pytest.
 
 
 def test_an_attention_that_is_wrong_or_missing_is_told(monkeypatch: pytest.MonkeyPatch, bench: MakeBench) -> None:
-    right = attention.contenders
+    right = attention.candidates
 
     def raising() -> Any:
         raise ImportError("no such library")
 
-    def contenders(operands: Any) -> Any:
+    def candidates(operands: Any) -> Any:
         make = dict(right(operands))
         yield attention.OURS, lambda: lambda i: 1.05 * make[attention.OURS]()(i)
         yield "rival", raising
         yield "sdpa", make["sdpa, grouped heads"]
 
-    monkeypatch.setattr(attention, "contenders", contenders)
+    monkeypatch.setattr(attention, "candidates", candidates)
     results = run_stage("attention", bench(attention_prefixes=(9,)))
     [entry] = results.values["attention"]
-    assert entry["obstacles"] == {"rival": "ImportError: no such library"} and set(entry["us"]) == {attention.OURS, "sdpa"}
+    assert entry["unavailable"] == {"rival": "ImportError: no such library"} and set(entry["us"]) == {attention.OURS, "sdpa"}
     assert entry["errors"]["sdpa"] < 1e-5 and entry["errors"][attention.OURS] == pytest.approx(0.05, rel=0.01)
     [failure] = results.failures
     assert failure.startswith("tail_attention, prefix 9: relative error 5.0")
     assert entry["layers"] >= 2 and entry["bytes"] == 2 * (9 + 8) * 2 * 16 * 4
 
 
-def test_resolves_start_from_the_same_state_every_time(bench: MakeBench) -> None:
-    for mode, top_k, top_p in resolves.CASES:
-        operands = resolves.Operands(bench(block_size=8), mode)
-        kernel = ops._TORCH_KERNELS[f"resolve_{mode}"]
-        outcomes = []
-        for _ in range(2):
-            operands.restore()
-            operands.resolve(kernel, 0, (top_k, top_p))
-            outcomes.append(operands.outcome())
-        assert all(map(torch.equal, *outcomes))
-        advance = int(outcomes[0][1]) - 8
-        assert advance == 5 or (mode == "coupled" and advance >= 1)  # half of the draft, and the token after it
-        before = operands.saved[0]
-        after = {name: getattr(operands.states[0], name) for name in before}
-        assert not all(torch.equal(before[name], after[name]) for name in before)
+def small(mode: str, top_k: int, top_p: float) -> resolves.Operands:
+    cpu = torch.device("cpu")
+    return resolves.Operands(cpu, torch.float32, mode, block_size=8, vocab=257, filters=(top_k, top_p))
+
+
+@pytest.mark.parametrize(("mode", "top_k", "top_p"), resolves.CASES)
+def test_resolves_start_from_the_same_state_every_time(mode: str, top_k: int, top_p: float) -> None:
+    operands, outcomes = small(mode, top_k, top_p), []
+    before = [tensor.clone() for tensor in operands.states[0].operands()]
+    for _ in range(2):
+        operands.restore()
+        operands.resolve(0)
+        outcomes.append(operands.outcome())
+    assert all(map(torch.equal, *outcomes))
+    advance = int(outcomes[0][1]) - len(resolves.PROMPT)
+    assert advance == 5 or (mode == "coupled" and advance >= 1)  # half of the draft, and the token after it
+    assert not all(map(torch.equal, before, operands.states[0].operands()))
+    operands.restore()
+    assert all(map(torch.equal, before, operands.states[0].operands()))
 
 
 def test_a_resolve_that_decides_otherwise_is_found(monkeypatch: pytest.MonkeyPatch, bench: MakeBench) -> None:
     def other(logits: Tensor, *rest: Any) -> None:
-        ops._TORCH_KERNELS["resolve_greedy"](-logits, *rest)
+        ops._TORCH_KERNELS["argmax_rows"](-logits, *rest)
 
-    monkeypatch.setattr(resolves, "implementations", lambda name, device: {"other": other})
+    served = resolves.variants(torch.device("cpu"))["torch"]
+    monkeypatch.setattr(resolves, "variants", lambda device: {"other": served | {"argmax_rows": other}, "torch": served})
     monkeypatch.setattr(resolves, "CASES", (("greedy", 0, 1.0),))
     results = run_stage("resolves", bench())
     assert results.failures == ["resolve greedy by other decides otherwise than plain torch"]
+    assert torch.ops.packed_ss.argmax_rows is not other

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from packed_ss.cli import main
+from packed_ss.evaluation import extras
 
 QUESTION = "Maya has 14 shells. She finds 9 more at the beach. Then she loses 5 of them. How many shells are left?"
 
@@ -165,12 +166,35 @@ def test_an_ordered_model_is_generated_verified_and_compared():
     assert all(compared[name]["equal"] == 1 for name in ("linear", "packed", "quadratic"))
 
 
+def test_bench_measures_and_reports_again_from_its_records(tmp_path):
+    common = ("--limit", "1", "--modes", "greedy", "--schedules", "linear packed", "--max-new-tokens", "4", "--device", "cpu")
+    small = ("--block-size", "4", "--windows", "4 8", "--latency-seconds", "0.01", "--no-baselines", "--no-lora")
+    run = packed_ss("bench", "--out", str(tmp_path), "--model", "tiny", "--model", "tiny-set", *common, *small)
+    assert run.returncode == 0, run.stderr
+    assert "Table 6" in run.stdout and "Table 9" in run.stdout
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Table 12: packed against each baseline" in report and "figures/latency.png" in report
+    (tmp_path / "report.md").unlink()
+    again = packed_ss("bench", "--out", str(tmp_path), "--report-only")
+    assert again.returncode == 0 and (tmp_path / "report.md").read_text(encoding="utf-8") == report
+    refused = packed_ss("bench", "--out", str(tmp_path), "--model", "tiny", *common, *small)
+    assert refused.returncode == 2 and "the records of another run" in refused.stderr
+
+
+def test_commands_that_need_an_extra_say_which(monkeypatch, tmp_path):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    for arguments in (("bench", "--out", str(tmp_path)), ("compare", "--plot", "out.png")):
+        run = packed_ss(*arguments)
+        assert run.returncode == 2 and run.stderr.endswith("not installed: pip install packed-ss[bench]\n")
+        assert run.stderr.count("\n") == 1 and not run.stdout
+
+
 def test_info_describes_machine_and_checkpoint():
     out = json.loads(packed_ss("info", "tiny", "--json").stdout)
     assert out["model_type"] == "nemotron_labs_diffusion"
     assert 2e6 <= out["parameters"] <= 5e6
     assert "torch" in out
-    assert "resolve_greedy" in out["compiled kernels"] or "none: " in out["compiled kernels"]
+    assert "argmax_rows" in out["compiled kernels"] or "none: " in out["compiled kernels"]
     assert "tiny" in packed_ss("info", "tiny").stdout
 
 

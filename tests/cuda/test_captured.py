@@ -100,8 +100,8 @@ class Catching(Observer):
         self.state, self.request = state, request
 
 
-def iteration(decoder: Decoder) -> Any:
-    """The state of a decoder whose observer is a `Catching` after one more iteration of its last generation, as it is captured."""
+def iteration(decoder: Decoder) -> None:
+    """Run one more iteration of the last generation of a decoder whose observer is a `Catching`, as it is captured."""
     captured_runtime._iteration(decoder, decoder.observer.state, decoder.observer.request)
 
 

@@ -1,4 +1,4 @@
-"""One generation at a time: threads get their own right texts, a decoder that calls itself is refused, surroundings change nothing."""
+"""One generation at a time: threads get their own texts, a decoder that calls itself is refused, surroundings change nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_streamer_that_calls_its_own_decoder_is_refused(runtime: str, monkeypa
 
         want = decoder.generate(PROMPTS[0], **OPTIONS).tokens[0].tolist()
         with pytest.raises(
-            RuntimeError, match="^this decoder is in the middle of a generation: its streamer or observer needs another"
+            RuntimeError, match=r"^this decoder is in the middle of a generation: its streamer or observer needs another"
         ):
             decoder.generate(PROMPTS[0], streamer=Streamer(), **OPTIONS)
         assert decoder.generate(PROMPTS[0], **OPTIONS).tokens[0].tolist() == want

@@ -22,7 +22,7 @@ from packed_ss.evaluation import sandbox
 from packed_ss.evaluation.confined.messages import decode, encode
 from packed_ss.evaluation.sandbox import Checks, Limits, judge
 
-pytestmark = pytest.mark.skipif(bool(sandbox.obstacle()), reason=sandbox.obstacle())
+pytestmark = pytest.mark.skipif(bool(sandbox.unavailable()), reason=sandbox.unavailable())
 
 SQUARE = Checks("assert square(2) == 4\nassert square(-3) == 9", ["square"])
 QUICK = Limits(cpu_seconds=1, memory=2**28)

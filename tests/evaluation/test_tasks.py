@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packed_ss.evaluation import sandbox, tasks
-from packed_ss.evaluation.records import packaged
+from packed_ss.evaluation.datasets import packaged
 from packed_ss.evaluation.tasks import TASKS, load_task
 
 RECORDS = {
@@ -87,7 +87,7 @@ def test_scores(folder):
     assert score("math-500", r"\boxed{2}") is True and score("math-500", "2") is False
     assert score("writingbench", "Roses are red.") is None
     assert score("humaneval", "    return 1") is None and score("mbpp-378", "def f(): return 2") is None
-    if not sandbox.obstacle():
+    if not sandbox.unavailable():
         assert score("humaneval", "    return 1", allow_code_execution=True) is True
         assert score("mbpp-378", "def f(): return 9", allow_code_execution=True) is False
 
@@ -213,7 +213,7 @@ def test_damaged_archives_and_lists_are_named(folder):
 
 
 def test_code_is_refused_where_it_cannot_be_confined(folder, monkeypatch):
-    monkeypatch.setattr(sandbox, "obstacle", lambda: "no such kernel")
+    monkeypatch.setattr(sandbox, "unavailable", lambda: "no such kernel")
     for name in ("humaneval", "mbpp-378"):
         assert load_task(name, folder).judge is None
         with pytest.raises(ValueError, match="cannot be confined here: no such kernel"):

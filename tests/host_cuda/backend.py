@@ -1,8 +1,8 @@
 """The operators by their CUDA sources on the CPU: the backend "cuda-on-host" of tests.
 
 Each function takes what its operator takes. A new kernel needs three things: its .cu in csrc/cuda (found by itself), a line in
-csrc/testing/exports*.cpp, and here, in resolves.py or in ordered.py its argument struct, field by field as in the header, with
-a function that fills it in.
+csrc/testing/exports.cpp, and here or in operators.py its argument struct, field by field as in the header, with a function that
+fills it in.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _RUNTIME = tuple(CSRC / "testing" / f"{name}.cpp" for name in ("fiber", "block",
 
 KERNELS = tuple(sorted((CSRC / "cuda").glob("*.cu")))
 LIBRARIES = {
-    "kernels": (*KERNELS, *sorted((CSRC / "testing").glob("exports*.cpp"))),
+    "kernels": (*KERNELS, CSRC / "testing" / "exports.cpp"),
     "examples": (HERE / "examples.cu", HERE / "examples_exports.cpp"),
     "device_loop": (CSRC / "cuda" / "device_loop.cu", CSRC / "cuda" / "device_loop_graph.cpp", HERE / "graph_runtime.cpp"),
 }

@@ -1,6 +1,6 @@
 """CUDA launchers compiled for the host, loaded with ctypes; no torch in here.
 
-`load("kernels")` has the launchers of csrc/cuda, one function for each line of csrc/testing/exports*.cpp.
+`load("kernels")` has the launchers of csrc/cuda, one function for each line of csrc/testing/exports.cpp.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Library:
     def __init__(self, name: str) -> None:
         self._functions = ctypes.CDLL(str(build.library(name, SANITIZER)))
         self._functions.packed_ss_fault.restype = ctypes.c_char_p
+        self._functions.packed_ss_launches.restype = ctypes.c_uint64
 
     def call(self, name: str, arguments: ctypes.Structure) -> None:
         """Runs a launcher to the end of its kernels. Raises Fault, or RuntimeError with the cudaError_t of the launch."""
@@ -35,6 +36,10 @@ class Library:
             raise Fault(self._functions.packed_ss_fault().decode())
         if code > 0:
             raise RuntimeError(f"{name}: cudaError_t {code}.")
+
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return self._functions.packed_ss_launches()
 
     @contextmanager
     def order(self, seed: int) -> Iterator[None]:

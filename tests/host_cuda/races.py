@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
-from packed_ss.layouts.block import BlockCall
-from tests.kernels import ordered_cases
-from tests.kernels.backends import BACKENDS
-from tests.kernels.resolve_cases import random_case, run
+from packed_ss.state import sampling_settings
 
-from . import backend, build, device_loops, examples, ordered
+from . import backend, build, device_loops, examples, operators
+from . import test_operators_on_host as cases
 
 
 def uniform_noise() -> None:
@@ -43,53 +40,63 @@ def device_loop() -> None:
         assert done.error == "" and done.iterations == 2, done
 
 
-def _resolve(mode: str, cuts: tuple[int, ...] = (0,), **sampling: float) -> None:
-    """A call in the middle of a generation, of rows in two slices, and the rows of the next one."""
-    [on_host] = [each for each in BACKENDS if each.name == "cuda-on-host"]
-    call = BlockCall(block_size=2, verifier_rows=2, cuts=cuts)
-    run(on_host, random_case(3, vocab=2051, call=call, mode=mode, n=1, drafts=1, **sampling), call)
+def _logits(vocab: int = 2051) -> torch.Tensor:
+    """Three rows of one sequence, each in two splits."""
+    return torch.randn(1, 3, vocab, generator=torch.Generator().manual_seed(0))
 
 
-ROWS = torch.tensor([[0, 2]], dtype=torch.int32)
-POSITIONS = torch.tensor([[4, 5]], dtype=torch.int32)
+def _sampling(temperature: float, top_k: int, top_p: float) -> tuple[torch.Tensor, ...]:
+    return tuple(sampling_settings([3], [temperature], [top_k], [top_p]).values())
 
 
-def _rows(vocab: int = 2051) -> torch.Tensor:
-    """Two rows, each in two slices."""
-    return torch.randn(1, 2, vocab, generator=torch.Generator().manual_seed(0))
+PLAIN, FILTERED, GREEDY = (0.8, 0, 1.0), (0.8, 20, 0.9), (0.0, 0, 1.0)
+POSITIONS = torch.tensor([[4, 5, 6]], dtype=torch.int32)
+
+
+def _ids() -> torch.Tensor:
+    return torch.zeros(1, 3, dtype=torch.int32)
 
 
 def argmax_rows() -> None:
     """With probabilities."""
-    ordered.argmax_rows(_rows(), True)
+    operators.argmax_rows(_logits(), None, POSITIONS, None, _ids(), torch.zeros(1, 3))
 
 
-def draw_rows(**filters: float) -> None:
-    """With log Q."""
-    ids, log_q = torch.zeros(1, 2, dtype=torch.int32), torch.zeros(1, 2, 2051)
-    ordered.draw_rows(_rows(), ROWS, POSITIONS, torch.tensor([3]), 0.8, filters.get("top_k", 0), 1.0, 0, ids, log_q)
+def draw_rows(*settings: float) -> None:
+    """With log Q and tokens for the next call."""
+    arguments = *_sampling(*settings), 0, _ids(), torch.zeros(1, 3, 2051), torch.zeros(1, 5, dtype=torch.int32), 1
+    operators.draw_rows(_logits(), None, POSITIONS, None, *arguments)
 
 
-def verify_rows() -> None:
+def verify_rows(*settings: float) -> None:
     """The first draft is accepted, the second not."""
-    logits = _rows()
-    log_q = logits.log_softmax(-1) - torch.tensor([50.0, -50.0]).view(1, 2, 1)
-    ordered.verify_rows(logits, ROWS, POSITIONS, torch.tensor([3]), 1.0, 0, 1.0, logits.argmax(-1).int(), log_q)
+    logits = _logits()
+    log_q = logits[:, :2].log_softmax(-1) - torch.tensor([50.0, -50.0]).view(1, 2, 1)
+    draft = logits[:, :2].argmax(-1).int()
+    operators.verify_rows(logits, POSITIONS, *_sampling(*settings), draft, log_q, _ids(), _ids())
 
 
-def _ordered(schedule: str, order: str) -> None:
-    """A few calls by teams of eight warps: their resolves, and the rows that they had."""
-    [on_host] = [each for each in BACKENDS if each.name == "cuda-on-host"]
-    for step in itertools.islice(ordered_cases.generation(1, schedule, 70, order, n=1, most=100, vocab=9), 3):
-        ordered_cases.resolve(on_host, step)
-        ordered_cases.pack(on_host, step.state, replace(step.call, cuts=step.call.cuts[:2]))
+def block(call: str) -> None:
+    """Calls of several shapes, by teams of a warp and of eight, with the rows before and after."""
+    cases.advance_blocks(operators, operators, call, 1)
+
+
+def ordered(call: str) -> None:
+    """A few calls by teams of eight warps, and their rows."""
+    waiting, drafts, verifies, cuts, _, _ = cases.ORDERED_CALLS[call]
+    for state, *results in itertools.islice(cases.generation(call, 70, 1), 3):
+        shape = waiting, 70, drafts, verifies, cuts(70)
+        rows = [torch.zeros(3, waiting + (drafts + verifies + len(shape[-1])) * 70, dtype=torch.int32) for _ in range(4)]
+        rows.append(torch.zeros(*rows[0].shape, -(-rows[0].shape[1] // 32), dtype=torch.int32))
+        operators.pack_ordered(state.operands(), cases.MASK, 500, *shape, rows)
+        cases.advance(operators, state.operands(), call, *results, cases.following(70, cases.Memory()))
 
 
 def compact_cache() -> None:
     """Pairs that move by one slot and more, of two layers."""
     keys, values = torch.zeros(2, 1, 12, 2, 8), torch.zeros(2, 1, 12, 2, 8)
-    numbers = ([8], [[0, 2, 3, 4, 5, 7, 8, 11, 0, 0, 0, 0]], [1])
-    ordered.compact_cache(keys, values, *(torch.tensor(t, dtype=torch.int32) for t in numbers))
+    numbers = [8], [1], [[0, 2, 3, 4, 5, 7, 8, 11, 0, 0, 0, 0]]
+    operators.compact_cache(keys, values, *(torch.tensor(one, dtype=torch.int32) for one in numbers))
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -97,19 +104,18 @@ CASES: dict[str, Callable[[], None]] = {
     "argmax": argmax,
     "warp": warp,
     "device_loop": device_loop,
-    "resolve_greedy": lambda: _resolve("greedy"),
-    "resolve_coupled": lambda: _resolve("coupled"),
-    "resolve_rejection": lambda: _resolve("rejection"),
-    "resolve_coupled, branched": lambda: _resolve("coupled", (0, 1)),
-    "resolve_rejection, branched": lambda: _resolve("rejection", (0, 1)),
-    "resolve_coupled, filtered": lambda: _resolve("coupled", top_k=20, top_p=0.9),
-    "resolve_rejection, filtered": lambda: _resolve("rejection", top_k=20, top_p=0.9),
     "argmax_rows": argmax_rows,
-    "draw_rows": draw_rows,
-    "draw_rows, filtered": lambda: draw_rows(top_k=20),
-    "verify_rows": verify_rows,
-    "resolve_ordered and pack_ordered": lambda: _ordered("quadratic", "confidence"),
-    "resolve_native and pack_ordered": lambda: _ordered("native", "left_to_right"),
+    "draw_rows": lambda: draw_rows(*PLAIN),
+    "draw_rows, filtered": lambda: draw_rows(*FILTERED),
+    "draw_rows, greedy": lambda: draw_rows(*GREEDY),
+    "verify_rows": lambda: verify_rows(*PLAIN),
+    "verify_rows, filtered": lambda: verify_rows(*FILTERED),
+    "verify_rows, greedy": lambda: verify_rows(*GREEDY),
+    "advance_block and pack_block": lambda: block("branched"),
+    "advance_block and pack_block, more threads": lambda: block("wide"),
+    "advance_ordered and pack_ordered": lambda: ordered("packed"),
+    "advance_ordered and pack_ordered, drawn later": lambda: ordered("branched"),
+    "advance_native and pack_ordered": lambda: ordered("native"),
     "compact_cache": compact_cache,
 }
 

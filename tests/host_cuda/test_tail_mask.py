@@ -11,7 +11,7 @@ import torch
 from packed_ss.layouts.block import BlockCall
 from packed_ss.rows import pack_bits
 
-from . import resolves
+from . import operators
 
 
 def _calls(block_size: int) -> Iterator[BlockCall]:
@@ -27,7 +27,7 @@ def _calls(block_size: int) -> Iterator[BlockCall]:
 @pytest.mark.parametrize("block_size", range(1, 7))
 def test_every_call_of_a_small_block(block_size: int) -> None:
     for call in _calls(block_size):
-        words, visible = resolves.tail_mask(call)
+        words, visible = operators.tail_mask(call)
         assert torch.equal(visible, torch.from_numpy(call.visibility()).int()), call
         assert torch.equal(words, torch.from_numpy(pack_bits(call.visibility())).int()), call
 
@@ -35,6 +35,6 @@ def test_every_call_of_a_small_block(block_size: int) -> None:
 @pytest.mark.parametrize("cuts", [(0,), (0, 4, 9), (0, 1, 2, 3, 5, 8, 13), tuple(range(17))], ids=str)
 def test_rows_of_several_words(cuts: tuple[int, ...]) -> None:
     call = BlockCall(16, 17, cuts)
-    words, visible = resolves.tail_mask(call)
+    words, visible = operators.tail_mask(call)
     assert torch.equal(visible, torch.from_numpy(call.visibility()).int())
     assert torch.equal(words, torch.from_numpy(pack_bits(call.visibility())).int())

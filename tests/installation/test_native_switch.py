@@ -8,7 +8,7 @@ from packed_ss.ops import native
 
 from .project import ROOT, run
 
-MIXTURES = ("0", "resolve_greedy,tail_attention,uniform_noise", "rope_store,pack_block,resolve_rejection,resolve_coupled")
+MIXTURES = ("0", "argmax_rows,tail_attention,uniform_noise", "rope_store,pack_block,verify_rows,draw_rows")
 SHOW = "from packed_ss.ops import kernels; print(*sorted(name for name, kind in kernels('cpu').items() if kind == 'native'))"
 
 

@@ -32,6 +32,10 @@ def test_holds_every_module(wheel: zipfile.ZipFile) -> None:
     assert held == expected
 
 
+def test_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert "packed_ss/py.typed" in wheel.namelist()
+
+
 def test_holds_every_asset(wheel: zipfile.ZipFile) -> None:
     expected = {f"packed_ss/assets/{name}" for name in files(ROOT / "packed_ss" / "assets", "[!.]*") if not name.endswith(".tmp")}
     held = {name for name in wheel.namelist() if name.startswith("packed_ss/assets/")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +13,11 @@ from torch import Tensor
 
 from packed_ss.ops import attention, native
 
+from .backends import INTERPRETED, on_gpu
+
 #: "torch": the plain-torch function.  "cpu": the C++ kernel, reached through the operator.  "cuda": whatever the operator runs
 #: on a GPU.  "triton": the Triton kernel, on a GPU or, with TRITON_INTERPRET=1 in the environment, in the interpreter.
 BACKENDS = ("torch", "cpu", "cuda", "triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = ("cuda", "triton") if not INTERPRETED else ("cuda",)
 
 
@@ -38,34 +38,6 @@ def kernel(backend: str, name: str) -> Callable[..., Tensor]:
     if name not in native.info()["kernels"][backend]:
         pytest.skip(f"{name} has no {backend} kernel")
     return getattr(torch.ops.packed_ss, name)
-
-
-def on_gpu(function: Callable[..., Tensor], device: str = "cuda") -> Callable[..., Tensor]:
-    """``function`` on copies of its CPU arguments on the GPU; what it writes to them is copied back.
-
-    Whole buffers are copied, so that views keep their strides, what lies around them, and what they share.
-    """
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Tensor:
-        buffers: dict[int, tuple[Tensor, Tensor]] = {}
-
-        def moved(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            storage = x.untyped_storage()
-            if storage.data_ptr() not in buffers:
-                here = torch.empty(0, dtype=torch.uint8).set_(storage)
-                buffers[storage.data_ptr()] = here, here.to(device, copy=True)
-            there = buffers[storage.data_ptr()][1].untyped_storage()
-            return torch.empty(0, dtype=x.dtype, device=device).set_(there, x.storage_offset(), x.shape, x.stride())
-
-        out = function(*map(moved, arguments), **options).cpu()
-        for here, there in buffers.values():
-            here.copy_(there)
-        return out
-
-    return call
 
 
 def _with_dtypes(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:

@@ -5,96 +5,126 @@ A backend that cannot run here says why, and its tests are skipped with that rea
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from torch import Tensor
 
-from packed_ss.ops import native, ordered, pack, pack_ordered, resolve, rows
+from packed_ss import ops
+from packed_ss.ops import native
 
-from ..host_cuda import build, resolves
+from ..host_cuda import build
 
-OPERATORS = ("pack_block", "resolve_greedy", "resolve_coupled", "resolve_rejection")
-#: Those of the ordered layout; a backend that has not all of them has the others all the same.
-ORDERED_OPERATORS = (
-    "argmax_rows",
-    "draw_rows",
-    "verify_rows",
-    "resolve_ordered",
-    "resolve_native",
-    "compact_cache",
-    "pack_ordered",
-)
+#: Operators that write to what they are given.
+OPERATORS = (
+    "argmax_rows", "draw_rows", "verify_rows", "pack_block", "advance_block", "pack_ordered", "advance_ordered",
+    "advance_native", "compact_cache",
+)  # fmt: skip
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (*CUDA_DTYPES, torch.float64)
 #: Whether Triton kernels run in its interpreter, on CPU tensors: one program after the other, milliseconds each.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Operators by name, which take the arguments of their schema in order; ``device`` is where the tensors must be.
+    """Operators, called by name with the arguments of their schema, as CPU tensors wherever they run.
 
-    ``obstacle``: why it cannot run, empty when it can.  ``checks``: whether it refuses bad input by itself.  ``dtypes``: of the
-    logits that the resolves take.  ``slow``: a call takes so long that tests should try few.
+    ``find``: the function of an operator, None where there is none.  ``unavailable``: why it cannot run, empty when it can.
+    ``checks``: whether it refuses bad operands by itself.  ``dtypes``: of the logits that it takes.  ``slow``: a call takes
+    so long that tests should try few.
     """
 
     name: str
-    load: Callable[[], Mapping[str, Callable[..., None]]]
-    obstacle: Callable[[], str] = lambda: ""
-    device: str = "cpu"
+    find: Callable[[str], Callable[..., Any] | None]
+    unavailable: Callable[[], str] = lambda: ""
+    on_gpu: bool = False
     checks: bool = True
-    dtypes: tuple[torch.dtype, ...] = (*CUDA_DTYPES, torch.float64)
+    dtypes: tuple[torch.dtype, ...] = DTYPES
     slow: bool = False
 
-    @cached_property
-    def ops(self) -> Mapping[str, Callable[..., None]]:
-        return self.load()
+    def __call__(self, operator: str, *arguments: Any) -> Any:
+        """Run an operator; skip the running test where it is missing, or does not take these logits."""
+        function = self.find(operator)
+        if function is None:
+            pytest.skip(f"{self.name} has no {operator}")
+        if arguments and isinstance(arguments[0], Tensor) and arguments[0].is_floating_point():
+            self.need(arguments[0].dtype)
+        return (on_gpu(function) if self.on_gpu else function)(*arguments)
 
-    def need(self, *operators: str) -> None:
-        """Skips the running test where one of these operators is missing."""
-        if missing := [name for name in operators if name not in self.ops]:
-            pytest.skip(f"{self.name} has no {', '.join(missing)}")
+    def need(self, dtype: torch.dtype) -> None:
+        """Skip the running test where logits of this dtype are not taken."""
+        if dtype not in self.dtypes:
+            pytest.skip(f"{self.name} takes no {dtype}")
 
-    def some(self, cases: Iterable[_Item], few: int) -> list[_Item]:
+    def need_checks(self) -> None:
+        """Skip the running test where operands are not checked, or are on another device than the test gives."""
+        if not self.checks or self.on_gpu:
+            pytest.skip("checks are tested on CPU tensors, of backends that have them")
+
+    def some(self, cases: Iterable[_Item], few: int = 1) -> list[_Item]:
         """All of the cases, or no more than ``few`` of them, spread evenly, where a call takes long."""
         listed = list(cases)
         return listed[:: -(-len(listed) // few)] if self.slow else listed
 
-
-def _plain_torch() -> Mapping[str, Callable[..., None]]:
-    modules = pack, resolve, rows, ordered, pack_ordered
-    return {
-        name: next(getattr(module, name) for module in modules if hasattr(module, name))
-        for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS)
-    }
+    def skip_most(self, case: int, of: int) -> None:
+        """Skip the running test, but for one case in so many, where a call takes long."""
+        if self.slow and case % of:
+            pytest.skip("slow: a part of the combinations")
 
 
-def _dispatched(device: str) -> Mapping[str, Callable[..., None]]:
-    compiled = native.info()["kernels"][device]
-    names = *OPERATORS, "resolve_argmax", *(name for name in ORDERED_OPERATORS if name in compiled)
-    return {name: getattr(torch.ops.packed_ss, name) for name in names}
+def on_gpu(function: Callable[..., Any], device: str = "cuda") -> Callable[..., Any]:
+    """``function`` on copies of its CPU arguments on the GPU; what it writes to them is copied back.
+
+    Whole buffers are copied, so that views keep their strides, what lies around them, and what they share.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def there(x: Any) -> Any:
+            if isinstance(x, list):
+                return [there(one) for one in x]
+            if not isinstance(x, Tensor):
+                return x
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in buffers:
+                here = torch.empty(0, dtype=torch.uint8).set_(storage)
+                buffers[storage.data_ptr()] = here, here.to(device, copy=True)
+            target = buffers[storage.data_ptr()][1].untyped_storage()
+            return torch.empty(0, dtype=x.dtype, device=device).set_(target, x.storage_offset(), x.shape, x.stride())
+
+        out = function(*map(there, arguments), **options)
+        for here, copy in buffers.values():
+            here.copy_(copy)
+        return out.cpu() if isinstance(out, Tensor) else out
+
+    return call
 
 
-def _on_host() -> Mapping[str, Callable[..., None]]:
-    found = {name: getattr(resolves, name) for name in OPERATORS}
-    if importlib.util.find_spec("tests.host_cuda.ordered") is not None:
-        module = importlib.import_module("tests.host_cuda.ordered")
-        found |= {name: getattr(module, name) for name in ORDERED_OPERATORS if hasattr(module, name)}
-    return found
+def _dispatched(device: str) -> Callable[[str], Callable[..., Any] | None]:
+    """What ``torch.ops`` runs on a device: compiled on the CPU; compiled, Triton or plain torch on a GPU."""
+    return lambda name: getattr(torch.ops.packed_ss, name) if device == "cuda" or name in native.kernels(device) else None
 
 
-def _in_triton() -> Mapping[str, Callable[..., None]]:
+def _on_host(name: str) -> Callable[..., Any] | None:
+    return getattr(importlib.import_module("tests.host_cuda.operators"), name, None)
+
+
+def _in_triton(name: str) -> Callable[..., Any] | None:
     package = importlib.import_module("packed_ss.triton_kernels")
-    names = (name for name in (*OPERATORS, "resolve_argmax", *ORDERED_OPERATORS) if name in package.MODULES)
-    return {name: getattr(importlib.import_module(f"{package.__name__}.{package.MODULES[name]}"), name) for name in names}
+    module = package.MODULES.get(name)
+    return None if module is None else getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
 
 
 def no_triton() -> str:
@@ -113,29 +143,26 @@ def _no_compiler() -> str:
     return ""
 
 
-def _lacks(device: str) -> str:
-    """Why the native kernels of a device do not run here."""
-    if not native.available():
-        return f"no native kernels: {native.reason()}"
-    if device == "cuda" and not torch.cuda.is_available():
-        return "no GPU"
-    missing = sorted({*OPERATORS} - {*native.info()["kernels"][device]})
-    return f"no {device} kernels of {', '.join(missing)}" if missing else ""
+def _no_native() -> str:
+    return "" if native.available() else f"no native kernels: {native.reason()}"
+
+
+def _no_gpu() -> str:
+    return "" if torch.cuda.is_available() else "no GPU"
 
 
 BACKENDS = (
-    Backend("torch", _plain_torch),
-    Backend("cpu", lambda: _dispatched("cpu"), lambda: _lacks("cpu")),
+    Backend("torch", lambda name: ops._TORCH_KERNELS[name]),
+    Backend("cpu", _dispatched("cpu"), _no_native),
     Backend("cuda-on-host", _on_host, _no_compiler, checks=False, dtypes=CUDA_DTYPES),
-    Backend("cuda", lambda: _dispatched("cuda"), lambda: _lacks("cuda"), device="cuda", dtypes=CUDA_DTYPES),
-    Backend("triton", _in_triton, no_triton, device="cpu" if INTERPRETED else "cuda", dtypes=CUDA_DTYPES, slow=INTERPRETED),
+    Backend("cuda", _dispatched("cuda"), _no_gpu, on_gpu=True, dtypes=CUDA_DTYPES),
+    Backend("triton", _in_triton, no_triton, on_gpu=not INTERPRETED, dtypes=CUDA_DTYPES, slow=INTERPRETED),
 )
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each backend in turn."""
-    obstacle = request.param.obstacle()
-    if obstacle:
-        pytest.skip(obstacle)
+    if reason := request.param.unavailable():
+        pytest.skip(reason)
     return request.param

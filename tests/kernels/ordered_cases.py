@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -12,13 +14,14 @@ import torch
 from torch import Tensor
 
 from packed_ss.layouts.ordered import OrderedCall
-from packed_ss.ops import ordered as plain
+from packed_ss.ops import advance_ordered as plain
 from packed_ss.ordered_state import OrderedState
 from packed_ss.reference.ordered import choose, ends
 from packed_ss.reference.sequences import leading
 from packed_ss.reference.stopping import Stops
+from packed_ss.rows import ORDERED_ROWS
 from packed_ss.schedules import Branched, ordered_schedule
-from packed_ss.state import FINISH_REASONS
+from packed_ss.state import FINISH_REASONS, RUNNING, sampling_settings, stops_tensor
 
 from .backends import Backend
 
@@ -36,7 +39,7 @@ SCHEDULES: dict[str, str | Branched] = {
 
 @dataclass
 class Step:
-    """One call: the state before it, the results of its rows, and how they are resolved."""
+    """One call: the state before it, the results of its rows, how they advance it, and the call whose rows they write."""
 
     state: OrderedState
     call: OrderedCall
@@ -46,93 +49,89 @@ class Step:
     by_confidence: bool = False
     native: bool = False
     threshold: float = 0.9
-    stops: list[list[int]] = field(default_factory=list)
+    stops: list[list[list[int]]] = field(default_factory=list)
+    following: OrderedCall | None = None
+
+    @property
+    def operator(self) -> str:
+        """The operator that advances the state."""
+        return "advance_native" if self.native else "advance_ordered"
 
 
-def moved_to(state: OrderedState, device: str) -> OrderedState:
-    """A copy of the state on a device."""
-    return OrderedState(**{f.name: getattr(state, f.name).to(device, copy=True) for f in fields(state)})
-
-
-def operands(step: Step, state: OrderedState) -> list[Any]:
-    """What the step's resolve takes, in schema order."""
-    device, call = state.tokens.device, step.call
-    ids, probability, accepted = (t if t is None else t.to(device) for t in (step.ids, step.probability, step.accepted))
+def operands(step: Step, state: OrderedState, rows: Sequence[Tensor]) -> list[Any]:
+    """What the step's operator takes, in schema order."""
+    call = step.call
+    shape = target(step.following, rows) if step.following is not None else [0, 0, 0, 0, False, False, [], []]
     if step.native:
-        return [ids, probability, *state.operands(), call.window, step.threshold]
+        return [step.ids, step.probability, state.operands(), call.window, step.threshold, *shape]
     return [
-        ids,
-        probability,
-        accepted,
-        *state.operands(),
-        call.waiting_rows,
-        call.window,
-        call.verifies,
-        list(call.cuts),
-        step.by_confidence,
-    ]
+        step.ids, step.probability, step.accepted, state.operands(), call.waiting_rows, call.window, call.verifies,
+        list(call.cuts), step.by_confidence, *shape,
+    ]  # fmt: skip
 
 
-def resolve(backend: Backend, step: Step) -> OrderedState:
-    """The state after the call, on the CPU."""
-    name = "resolve_native" if step.native else "resolve_ordered"
-    backend.need(name)
-    state = moved_to(step.state, backend.device)
-    backend.ops[name](*operands(step, state))
-    return moved_to(state, "cpu")
+def target(call: OrderedCall, rows: Sequence[Tensor]) -> list[Any]:
+    """What operators take to write the rows of a call."""
+    return [MASK, SPARE, call.waiting_rows, call.window, call.drafts, call.verifies, list(call.cuts), list(rows)]
 
 
-def pack_operands(state: OrderedState, call: OrderedCall, buffers: Sequence[Tensor]) -> list[Any]:
-    """What pack_ordered takes, in schema order."""
-    return [
-        state.tokens,
-        state.cache_len,
-        state.order,
-        state.draft,
-        state.waiting,
-        MASK,
-        SPARE,
-        call.waiting_rows,
-        call.window,
-        call.drafts,
-        call.verifies,
-        list(call.cuts),
-        *buffers,
-    ]
+def buffers(n: int, call: OrderedCall) -> list[Tensor]:
+    shapes = [(n, call.rows)] * 4 + [(n, call.rows, -(-call.rows // 32))]
+    return [torch.full(shape, -5, dtype=torch.int32) for shape in shapes]
+
+
+def advance(backend: Backend, step: Step) -> OrderedState:
+    """The state after the call; the next rows, where they are written, are those of the layout's definition."""
+    state = copy.deepcopy(step.state)
+    rows = [] if step.following is None else buffers(len(state.length), step.following)
+    backend(step.operator, *operands(step, state, rows))
+    if step.following is not None:
+        check_rows(rows, expected_rows(state, step.following, pending=True))
+        if not (state.retained >= 0).any():
+            check_rows(rows, pack(backend, state, step.following))
+    return state
 
 
 def pack(backend: Backend, state: OrderedState, call: OrderedCall) -> list[Tensor]:
-    """ids, positions, slots, tail_mask and consulted of a call's rows, on the CPU."""
-    backend.need("pack_ordered")
-    n, on_device = state.length.shape[0], moved_to(state, backend.device)
-    shapes = ((n, call.rows),) * 3 + ((n, call.rows, -(-call.rows // 32)), (n, 2))
-    buffers = [torch.full(shape, -5, dtype=torch.int32, device=backend.device) for shape in shapes]
-    backend.ops["pack_ordered"](*pack_operands(on_device, call, buffers))
-    return [buffer.cpu() for buffer in buffers]
+    """ids, positions, slots, predicts and tail_mask of a call's rows."""
+    rows = buffers(len(state.length), call)
+    backend("pack_ordered", state.operands(), *target(call, rows))
+    return rows
 
 
 # Random generations.
 
 
-def start(r: random.Random, W: int, waiting: int, n: int, vocab: int, most: int = 16) -> tuple[OrderedState, list[list[int]]]:
-    """n prompts in the cache, the first window, and stops, of one to three tokens or none."""
-    prompts = [[r.randrange(vocab) for _ in range(r.randint(1, 5))] for _ in range(n)]
-    stops = [[r.randrange(vocab) for _ in range(r.choice((1, 2, 2, 3)))] for _ in range(r.choice((0, 1, 2, 3)))]
-    limits = [r.randint(1, most) for _ in prompts]
+def prompted(prompts: list[list[int]], W: int, waiting: int, stops: list[list[list[int]]], most: int) -> OrderedState:
+    """A state with the prompts in the cache, and the first window."""
+    n = len(prompts)
     state = OrderedState.start(
         prompts,
         max_new_tokens=most,
         window=W,
         waiting=waiting,
         capacity=most + 6,
-        stops=stops,
-        seeds=list(range(n)),
+        sampling=sampling_settings(range(n), [0.0] * n, [0] * n, [1.0] * n),
+        stops=stops_tensor(stops),
         device=torch.device("cpu"),
     )
+    state.cache_len.copy_(state.prompt_length)
+    return state
+
+
+def start(
+    r: random.Random, W: int, waiting: int, n: int, vocab: int, most: int = 16
+) -> tuple[OrderedState, list[list[list[int]]]]:
+    """n prompts in the cache, the first window, and each sequence's stops, of one to three tokens or none."""
+    prompts = [[r.randrange(vocab) for _ in range(r.randint(1, 5))] for _ in range(n)]
+    stops = [
+        [[r.randrange(vocab) for _ in range(r.choice((1, 2, 2, 3)))] for _ in range(r.choice((0, 1, 2, 3)))] for _ in prompts
+    ]
+    limits = [r.randint(1, most) for _ in prompts]
+    state = prompted(prompts, W, waiting, stops, most)
     for i, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         state.end[i] = len(prompt) + limit
         state.order[i, min(W, limit) :] = -1
-    state.cache_len.copy_(state.prompt_length)
     return state, stops
 
 
@@ -143,7 +142,7 @@ def results(
     vocab: int,
     *,
     agree: float = 0.75,
-    fail: float = 0.08,
+    fail: float,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """Tokens and probabilities of M and R: a verifier row agrees with its draft often, some rows have none, many tie."""
@@ -174,30 +173,28 @@ def generation(
     order: str = "left_to_right",
     *,
     sampled: str = "",
-    vocab: int = 3,
+    vocab: int = 4,
     n: int = 3,
     most: int = 16,
     dtype: torch.dtype = torch.float32,
-    stopping: bool = True,
 ) -> Iterator[Step]:
     """The calls of n sequences until all have finished, each with a state of its own; plain torch takes them along.
 
     ``order``: a name, or "shuffled" for an order of the host's.  ``sampled``: "" or, left to right, "rejection" or "coupled",
-    whose draft is drawn after the resolve.
+    whose draft is drawn after the advance.  Every other call writes the rows of the next one, in its full shape.
     """
     r = random.Random(seed)
     cycle = ordered_schedule(SCHEDULES[schedule], W).cycle
     width, waiting = max(call.window for call in cycle), max(call.waiting_rows for call in cycle)
     state, stops = start(r, width, waiting, n, vocab, most)
-    if not stopping:
-        state.stops, stops = state.stops[:0], []
     step = Step(state, OrderedCall(0, width, False, False, ()), torch.zeros((n, 0), dtype=torch.int32), stops=stops)
-    plain.resolve_ordered(*operands(step, state))
-    while True:
+    plain.advance_ordered(*operands(step, state, []))
+    for calls in itertools.count():
         for k, call in enumerate(cycle):
             progress = state.progress()
             if not any(progress.open_positions):
                 return
+            following = cycle[(k + 1) % len(cycle)] if (calls + k + seed) % 2 else None
             if r.random() < 0.7:  # as a decoder does where rows cost time
                 u = max(progress.open_positions)
                 call = OrderedCall(
@@ -209,22 +206,21 @@ def generation(
                 )
             if order == "shuffled" and k == 0:
                 _shuffle(r, state)
-            ids, probability = results(r, state, call, vocab, dtype=dtype)
-            step = Step(
-                moved_to(state, "cpu"), call, ids, probability, None, order == "confidence", schedule == "native", stops=stops
-            )
+            fail = 0.01 if schedule == "native" else 0.05  # native consults every row
+            ids, probability = results(r, state, call, vocab, fail=fail, dtype=dtype)
+            step = Step(copy.deepcopy(state), call, ids, probability, None, order == "confidence", schedule == "native")
+            step.stops, step.following = stops, following
             if not step.by_confidence and not step.native:
                 step.probability = None
             if sampled:
                 step.ids = ids[:, : call.verifies * call.window].contiguous()
                 step.accepted = _accepted(step) if sampled == "rejection" and call.verifies else None
             yield step
-            operator = plain.resolve_native if step.native else plain.resolve_ordered
-            operator(*operands(step, state))
+            rows = [] if following is None else buffers(n, following)
+            getattr(plain, step.operator)(*operands(step, state, rows))
             if sampled and call.cuts:
-                for i, (_, count) in enumerate(state.retained.tolist()):
-                    state.draft[i] = -1
-                    state.draft[i, :count] = torch.tensor([r.randrange(-1, vocab) for _ in range(count)], dtype=torch.int32)
+                drawn = torch.tensor([[r.randrange(-1, vocab) for _ in range(width)] for _ in range(n)], dtype=torch.int32)
+                state.draft.copy_(torch.where(state.retained >= 0, drawn, -1))
 
 
 def _shuffle(r: random.Random, state: OrderedState) -> None:
@@ -241,7 +237,7 @@ def _accepted(step: Step) -> Tensor:
     drafted = step.state.draft[:, :window]
     same = ((step.ids == drafted) & (drafted >= 0)).int().cumprod(1)
     step.ids = torch.where(torch.arange(window) > same.sum(1, keepdim=True), -1, step.ids).contiguous().int()
-    return torch.nn.functional.pad(same, (0, step.state.draft.shape[1] - window)).int().contiguous()
+    return same.int()
 
 
 # The same step on plain lists.
@@ -260,7 +256,7 @@ class Expected:
     stopped: bool
     reason: str
     advance: int
-    retained: tuple[int, int]
+    retained: list[int]
     moved_from: list[int]
 
 
@@ -291,7 +287,8 @@ def expected(step: Step, i: int) -> Expected:
     slots += [j for j, _ in C[:h]]
     waiting = [*waiting, *(j for j, _ in C[h:])]
     generated = {j: token for j, token in tokens.items() if j >= begin}
-    stops = Stops([stop[0] for stop in step.stops if len(stop) == 1], [stop for stop in step.stops if len(stop) > 1])
+    mine = step.stops[i]
+    stops = Stops([stop[0] for stop in mine if len(stop) == 1], [stop for stop in mine if len(stop) > 1])
     found_ends = ends(generated, stops)
     end = min([end, *(j + 1 for j in found_ends)])
     moved_from = [slot for slot, j in enumerate(slots) if j < end]
@@ -304,14 +301,15 @@ def expected(step: Step, i: int) -> Expected:
     going = reason == "running"
 
     first = call.window * call.verifies
+    drawn_later = len(ids) == first
     region = dict.fromkeys(pi, -1)
     if call.cuts:
         first += call.window * max(k for k, cut in enumerate(call.cuts) if cut <= h)
-        if len(ids) > call.window * call.verifies:
+        if not drawn_later:
             region = {j: first + r for r, j in enumerate(pi)}
     proposed = {j: ids[row] for j, row in region.items() if row >= 0 and ids[row] >= 0}
     a = min(h + 1, u) if call.verifies else 0
-    retained = (first + a, u - a) if call.cuts and going else (0, 0)
+    retained = [first + r for r in range(a, u)] if call.cuts and drawn_later and going else []
     if not call.verifies and not step.native:
         return Expected(
             tokens, slots, waiting, pi, proposed if call.cuts else D, end, bool(found_ends), reason, 0, retained, moved_from
@@ -342,17 +340,15 @@ def check(step: Step, after: OrderedState) -> list[Expected | None]:
         assert int(after.cache_len[i]) == kept
         assert after.cached[i, :kept].tolist() == want.slots
         dropped = next((slot for slot, j in enumerate(want.moved_from) if slot != j), kept)
-        assert int(after.moved[i]) == dropped
-        assert after.source[i, dropped:kept].tolist() == want.moved_from[dropped:]
+        assert int(after.first_moved[i]) == dropped
+        assert after.moved_from[i, dropped:kept].tolist() == want.moved_from[dropped:]
         assert after.waiting[i].tolist() == want.waiting + [-1] * (before.waiting.shape[1] - len(want.waiting))
         assert after.order[i].tolist() == want.order + [-1] * (W - len(want.order))
         if step.native:
             assert torch.equal(after.draft[i], before.draft[i])
         else:
             assert after.draft[i].tolist() == [want.draft.get(j, -1) for j in want.order] + [-1] * (W - len(want.order))
-            assert int(after.retained[i, 1]) == want.retained[1]
-            if want.retained[1]:
-                assert int(after.retained[i, 0]) == want.retained[0]
+        assert after.retained[i].tolist() == want.retained + [-1] * (W - len(want.retained))
         assert int(after.end[i]) == want.end
         assert bool(after.stopped[i]) == want.stopped
         assert FINISH_REASONS[int(after.finish_reason[i])] == want.reason
@@ -363,7 +359,7 @@ def check(step: Step, after: OrderedState) -> list[Expected | None]:
         advances[calls] = want.advance
         assert torch.equal(after.advances[i], advances)
         out.append(want)
-    for name in ("prompt_length", "stops", "consulted", "seed"):
+    for name in ("prompt_length", "stops", "seed"):
         assert torch.equal(getattr(after, name), getattr(before, name)), name
     return out
 
@@ -376,33 +372,41 @@ def _check_finished(step: Step, after: OrderedState, i: int) -> None:
     kept = int(before.cache_len[i])
     assert torch.equal(after.cached[i, :kept], before.cached[i, :kept])
     assert torch.equal(after.advances[i, : int(before.nfe[i])], before.advances[i, : int(before.nfe[i])])
-    assert int(after.moved[i]) == kept
-    if not step.native:
-        assert int(after.retained[i, 1]) == 0
+    assert int(after.first_moved[i]) == kept
+    assert (after.retained[i] == -1).all()
 
 
-def expected_rows(state: OrderedState, call: OrderedCall) -> list[Tensor]:
-    """What `pack` returns, written out from the layout's definition."""
+def expected_rows(state: OrderedState, call: OrderedCall, pending: bool = False) -> list[Tensor]:
+    """What `pack` returns, written out from the layout's definition.
+
+    With ``pending`` entries of the draft that are yet to be drawn count as there.
+    """
     n = state.length.shape[0]
-    ids, positions, slots, consulted = [], [], [], []
+    ids, positions, slots, predicts = [], [], [], []
     mask = torch.zeros((n, call.rows, 32 * -(-call.rows // 32)), dtype=torch.bool)
     for i in range(n):
         due = [j for j in state.waiting[i, : call.waiting_rows].tolist() if j >= 0]
         pi = [j for j in state.order[i, : call.window].tolist() if j >= 0]
-        draft = state.draft[i, : len(pi)].tolist()
+        draft, retained = state.draft[i, : len(pi)].tolist(), state.retained[i, : len(pi)].tolist()
+        there = [d >= 0 or (pending and row >= 0) for d, row in zip(draft, retained, strict=True)]
         p, u, cache_len = len(due), len(pi), int(state.cache_len[i])
-        regions = call.drafts + call.verifies + len(call.cuts)
-        where = due + [-1] * (call.waiting_rows - p) + (pi + [-1] * (call.window - u)) * regions
+        beyond = [-1] * (call.window - u)
+        stands_for = due + [-1] * (call.waiting_rows - p) + (pi + beyond) * (call.drafts + call.verifies + len(call.cuts))
         known = [int(state.tokens[i, j]) for j in due] + [MASK] * (call.waiting_rows - p)
         if call.drafts:
             known += [token if token >= 0 else MASK for token in draft] + [MASK] * (call.window - u)
         ids.append(known + [MASK] * (call.rows - len(known)))
-        positions.append([max(j, 0) for j in where])
+        positions.append([max(j, 0) for j in stands_for])
         tail = [row if row < call.waiting_rows else row - call.waiting_rows + p for row in range(call.rows)]
-        slots.append([cache_len + t if j >= 0 else SPARE for t, j in zip(tail, where, strict=True)])
-        kappa = leading(token >= 0 for token in draft)
-        consulted.append([0, min(kappa + 1, u) if call.verifies else 0])
-        seen = call.visibility(p, [token >= 0 for token in draft])
+        slots.append([cache_len + t if j >= 0 else SPARE for t, j in zip(tail, stands_for, strict=True)])
+        kappa = leading(there)
+        asked = [-1] * (call.waiting_rows + call.drafts * call.window)
+        if call.verifies:
+            asked += [j if r <= kappa else -1 for r, j in enumerate(pi)] + beyond
+        for cut in call.cuts:
+            asked += [j if cut <= kappa and cut + call.verifies <= r else -1 for r, j in enumerate(pi)] + beyond
+        predicts.append(asked if int(state.finish_reason[i]) == RUNNING else [-1] * call.rows)
+        seen = call.visibility(p, there)
         for row in range(call.rows):
             for other in seen[row].nonzero()[0].tolist():
                 mask[i, row, tail[other]] = True
@@ -410,22 +414,23 @@ def expected_rows(state: OrderedState, call: OrderedCall) -> list[Tensor]:
     words = bits.sum(-1)
     words = torch.where(words >= 2**31, words - 2**32, words).int()
     return [
-        *(torch.tensor(values, dtype=torch.int32).view(n, call.rows) for values in (ids, positions, slots)),
+        *(torch.tensor(values, dtype=torch.int32).view(n, call.rows) for values in (ids, positions, slots, predicts)),
         words,
-        torch.tensor(consulted, dtype=torch.int32),
     ]
 
 
 def check_rows(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
-    """Compares rows, mask and consulted rows."""
-    for name, ours, theirs in zip(("ids", "positions", "slots", "tail_mask", "consulted"), got, want, strict=True):
-        assert torch.equal(ours, theirs), name
+    """Compare rows and mask."""
+    for one, ours, theirs in zip(ORDERED_ROWS, got, want, strict=True):
+        assert torch.equal(ours, theirs), one.name
 
 
-def expected_cache(cache: Tensor, cache_len: Sequence[int], source: Sequence[Sequence[int]], moved: Sequence[int]) -> Tensor:
+def expected_cache(
+    cache: Tensor, cache_len: Sequence[int], first_moved: Sequence[int], moved_from: Sequence[Sequence[int]]
+) -> Tensor:
     """Cached pairs [layers, N, C, Hkv, D] after they have moved."""
     out = cache.clone()
-    for i, (begin, end) in enumerate(zip(moved, cache_len, strict=True)):
+    for i, (begin, end) in enumerate(zip(first_moved, cache_len, strict=True)):
         for slot in range(begin, end):
-            out[:, i, slot] = cache[:, i, source[i][slot]]
+            out[:, i, slot] = cache[:, i, moved_from[i][slot]]
     return out

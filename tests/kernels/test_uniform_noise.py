@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -13,52 +13,19 @@ from packed_ss.ops import native, philox
 from packed_ss.ops.philox import _word_to_uniform, uniform_noise
 from packed_ss.reference import philox as reference
 
-from ..host_cuda.backend import uniform_noise as uniform_noise_on_host
-from .attention_backends import on_gpu
-from .backends import INTERPRETED, no_triton
+from .backends import Backend
 
-Backend = Callable[[Tensor, Tensor, int, int], Tensor]
+Noise = Callable[[Tensor, Tensor, int, int], Tensor]
 
 SEEDS = (0, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 POSITIONS = (0, 1, 4095, 2**31 - 1)
 STREAMS = (reference.DRAFT, reference.ACCEPT, reference.TARGET)
 
 
-def _in_triton(*arguments: Any) -> Tensor:
-    if no_triton():
-        pytest.skip(no_triton())
-    from packed_ss.triton_kernels.resolve import uniform_noise
-
-    return (uniform_noise if INTERPRETED else on_gpu(uniform_noise))(*arguments)
-
-
-def _native(*arguments: Any) -> Tensor:
-    if not native.available():
-        pytest.skip(f"no native kernels: {native.reason()}")
-    return torch.ops.packed_ss.uniform_noise(*arguments)
-
-
-def _on_gpu(*arguments: Any) -> Tensor:
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    return on_gpu(torch.ops.packed_ss.uniform_noise)(*arguments)
-
-
-#: The plain-torch function; the operator on CPU and GPU tensors, which dispatches to the C++ and CUDA kernels; the CUDA sources
-#: on the CPU; and the Triton kernel.  Each takes CPU tensors.
-BACKENDS = {
-    "torch": uniform_noise,
-    "native": _native,
-    "cuda": _on_gpu,
-    "cuda-on-host": uniform_noise_on_host,
-    "triton": _in_triton,
-}
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn; one that cannot run here skips the test."""
-    return BACKENDS[request.param]
+@pytest.fixture
+def noise(backend: Backend) -> Noise:
+    """The operator by each backend."""
+    return functools.partial(backend, "uniform_noise")
 
 
 @pytest.fixture
@@ -74,9 +41,9 @@ def one(seed: int, position: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 3, 4, 5, 7, 111, 1025])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_equals_the_reference_bit_for_bit(backend: Backend, vocab_size: int, stream: int) -> None:
+def test_equals_the_reference_bit_for_bit(noise: Noise, vocab_size: int, stream: int) -> None:
     position = torch.tensor([POSITIONS] * len(SEEDS), dtype=torch.int32)
-    u = backend(torch.tensor(SEEDS), position, stream, vocab_size)
+    u = noise(torch.tensor(SEEDS), position, stream, vocab_size)
     assert u.dtype == torch.float32
     assert u.is_contiguous()
     assert u.shape == (len(SEEDS), len(POSITIONS), vocab_size)
@@ -86,10 +53,10 @@ def test_equals_the_reference_bit_for_bit(backend: Backend, vocab_size: int, str
     assert u[:, :, ids].tolist() == expected
 
 
-def test_published_block(backend: Backend) -> None:
+def test_published_block(noise: Noise) -> None:
     """The all-zero block of the Random123 distribution."""
     words = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-    u = backend(*one(0, 0), 0, 4)
+    u = noise(*one(0, 0), 0, 4)
     assert u.flatten().tolist() == [reference.word_to_uniform(x) for x in words]
 
 
@@ -102,8 +69,8 @@ def test_published_block(backend: Backend) -> None:
         (-2, 132891, 1, 1268, 1 - 2.0**-24),
     ],
 )
-def test_ends_are_open(backend: Backend, seed: int, position: int, stream: int, token: int, expected: float) -> None:
-    u = backend(*one(seed, position), stream, token + 1)[0, 0, token]
+def test_ends_are_open(noise: Noise, seed: int, position: int, stream: int, token: int, expected: float) -> None:
+    u = noise(*one(seed, position), stream, token + 1)[0, 0, token]
     assert u.item() == expected
     assert torch.isfinite(-torch.log(-torch.log1p(-u)))
 
@@ -135,17 +102,17 @@ def test_torch_version_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.equal(uniform_noise(seed, position, 0, 203), whole)
 
 
-def test_rows_do_not_depend_on_their_neighbours_or_strides(backend: Backend) -> None:
+def test_rows_do_not_depend_on_their_neighbours_or_strides(noise: Noise) -> None:
     seed = torch.arange(6)
     position = torch.arange(60, dtype=torch.int32).reshape(10, 6).t()
-    whole = backend(seed, position, 0, 37)
-    assert torch.equal(backend(seed[1::2], position[1::2, 3::4], 0, 11), whole[1::2, 3::4, :11])
+    whole = noise(seed, position, 0, 37)
+    assert torch.equal(noise(seed[1::2], position[1::2, 3::4], 0, 11), whole[1::2, 3::4, :11])
 
 
-def test_nothing_to_draw(backend: Backend) -> None:
+def test_nothing_to_draw(noise: Noise) -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    assert backend(none, torch.zeros(0, 3, dtype=torch.int32), 0, 5).shape == (0, 3, 5)
-    assert backend(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int32), 0, 5).shape == (2, 0, 5)
+    assert noise(none, torch.zeros(0, 3, dtype=torch.int32), 0, 5).shape == (0, 3, 5)
+    assert noise(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int32), 0, 5).shape == (2, 0, 5)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +129,9 @@ def test_nothing_to_draw(backend: Backend) -> None:
         ((*one(0, 0), 0, 2**31), "vocab_size must be in 1"),
     ],
 )
-def test_refuses(backend: Backend, arguments: tuple[Tensor, Tensor, int, int], message: str) -> None:
+def test_refuses(noise: Noise, arguments: tuple[Tensor, Tensor, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        backend(*arguments)
+        noise(*arguments)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 6])

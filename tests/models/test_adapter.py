@@ -234,7 +234,7 @@ def test_a_decoder_counts_drafting_rows_and_gives_the_same_text(checkpoint, sche
 
 def test_the_cuda_loader_passes_it_on(monkeypatch):
     given = {}
-    monkeypatch.setattr(cuda, "obstacle", lambda: "")
+    monkeypatch.setattr(cuda, "need_gpu", lambda: None)
     monkeypatch.setattr(loading, "load_model", lambda path, **options: given.update(options))
     cuda.load_model("tiny", adapter="linear_spec_lora")
     assert given["adapter"] == "linear_spec_lora"

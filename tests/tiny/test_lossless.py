@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from packed_ss import Branched, Decoder, load_model, load_tokenizer
-from packed_ss.evaluation.compare import chat_prompt
 from packed_ss.evaluation.problems import final_answer, read_problems
+from packed_ss.evaluation.prompts import chat_prompt
 from tests.support.oracle import ministral3
 
 NEW_TOKENS = 160

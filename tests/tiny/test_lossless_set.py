@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from packed_ss import Branched, Decoder, load_model, load_tokenizer
-from packed_ss.evaluation.compare import chat_prompt
-from packed_ss.evaluation.ordered_trace import Traced, wrong_pairs
+from packed_ss.evaluation.ordered_trace import Trace, wrong_pairs
 from packed_ss.evaluation.problems import final_answer, read_problems
+from packed_ss.evaluation.prompts import chat_prompt
 from packed_ss.evaluation.verify import verify
 from tests.support.oracle import qwen3
 
@@ -25,11 +25,10 @@ class TinySet:
         self.problems = read_problems(self.model.source / "held_out.jsonl")
         self.prompts = [chat_prompt(self.tokenizer, p.question) for p in self.problems]
         self.longest = max(map(len, self.prompts)) + NEW_TOKENS
-        self.expected = self.decode(Decoder, "autoregressive", window=1)
+        self.expected = self.decode("autoregressive", window=1)
 
     def decode(
         self,
-        kind: type[Decoder],
         schedule: Any,
         *,
         window: int,
@@ -38,16 +37,19 @@ class TinySet:
         count: int | None = None,
         **sampling: Any,
     ) -> list[list[int]]:
-        """Texts; of `Traced` none whose tokens are not the serial ones."""
-        decoder = kind(self.model, schedule, window=window, order=order, max_length=self.longest, batch_size=batch)
+        """Texts; in the order of confidence none whose tokens are not the serial ones."""
+        trace = Trace() if order else None
+        decoder = Decoder(
+            self.model, schedule, window=window, order=order, max_length=self.longest, batch_size=batch, observer=trace
+        )
         prompts, out = self.prompts[:count], []
         for i in range(0, len(prompts), batch):
             part = prompts[i : i + batch]
             result = decoder.generate(part, max_new_tokens=NEW_TOKENS, seed=range(i, i + len(part)), **sampling)
             assert set(result.finish_reason) <= {"stop", "length"}
             out += [tokens.tolist() for tokens in result.tokens]
-            if isinstance(decoder, Traced):
-                for prompt, pairs in zip(part, decoder.pairs, strict=True):
+            if trace is not None:
+                for prompt, pairs in zip(part, trace.pairs, strict=True):
                     assert not wrong_pairs(self.model, prompt, pairs)
         return out
 
@@ -91,33 +93,33 @@ SCHEDULES = ["linear", "packed", "quadratic", Branched((0, 1))]
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s if isinstance(s, str) else "branched")
 def test_left_to_right_is_the_autoregressive_text(tiny_set: TinySet, schedule: Any, window: int) -> None:
     count = 200 if schedule != "quadratic" or window <= 8 else 25  # bench/lossless.py runs all of them
-    assert tiny_set.decode(Decoder, schedule, window=window, count=count) == tiny_set.expected[:count]
+    assert tiny_set.decode(schedule, window=window, count=count) == tiny_set.expected[:count]
 
 
 @pytest.mark.parametrize("window", [4, 8, 16])
 @pytest.mark.parametrize("schedule", SCHEDULES[:3])
 def test_by_confidence_every_token_is_the_serial_one(tiny_set: TinySet, schedule: Any, window: int) -> None:
     count = 200 if schedule != "quadratic" or window <= 8 else 25
-    texts = tiny_set.decode(Traced, schedule, window=window, order="confidence", count=count)
+    texts = tiny_set.decode(schedule, window=window, order="confidence", count=count)
     same = sum(a == b for a, b in zip(texts, tiny_set.expected, strict=False))
     assert 0 < same < count + (window < 16)  # another order has other conditionals
 
 
 def test_one_by_one_as_in_batches(tiny_set: TinySet) -> None:
     for schedule in SCHEDULES[:2]:
-        assert tiny_set.decode(Decoder, schedule, window=8, batch=1, count=20) == tiny_set.expected[:20]
-        texts = tiny_set.decode(Traced, schedule, window=8, order="confidence", batch=1, count=20)
-        assert texts == tiny_set.decode(Traced, schedule, window=8, order="confidence", batch=5, count=20)
+        assert tiny_set.decode(schedule, window=8, batch=1, count=20) == tiny_set.expected[:20]
+        texts = tiny_set.decode(schedule, window=8, order="confidence", batch=1, count=20)
+        assert texts == tiny_set.decode(schedule, window=8, order="confidence", batch=5, count=20)
 
 
 def test_coupled_samples_are_the_autoregressive_samples(tiny_set: TinySet) -> None:
     sampling = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "verification": "coupled"}
-    expected = tiny_set.decode(Decoder, "autoregressive", window=1, count=20, **sampling)
+    expected = tiny_set.decode("autoregressive", window=1, count=20, **sampling)
     assert expected != tiny_set.expected[:20]
     for schedule in SCHEDULES:
-        assert tiny_set.decode(Decoder, schedule, window=8, batch=5, count=20, **sampling) == expected
+        assert tiny_set.decode(schedule, window=8, batch=5, count=20, **sampling) == expected
 
 
 def test_native_answers_with_fewer_calls(tiny_set: TinySet) -> None:
-    texts = tiny_set.decode(Decoder, "native", window=8)
+    texts = tiny_set.decode("native", window=8)
     assert tiny_set.right(texts) >= 100

@@ -16,7 +16,7 @@ Arguments are specialised as a launch specialises them: a pointer is divisible b
 integer 1 and None become constants (integers that the kernel excludes by ``do_not_specialize`` do neither).  Without this, loads
 would not be vectorised in the code that is looked at.
 
-A process in which TRITON_INTERPRET=1 was set before triton was imported cannot compile; `obstacle` says so, and
+A process in which TRITON_INTERPRET=1 was set before triton was imported cannot compile; `unavailable` says so, and
 `compile_kernel` skips the running test with that reason.  Calls that come down to the same code compile it once per process, and
 Triton's own cache on disk makes a second run of the tests short.
 """
@@ -121,7 +121,7 @@ def recorded(target: int, multiprocessors: int = 132) -> Iterator[list[Launch]]:
     """
     pytest.importorskip("triton")
     if os.environ.get("TRITON_INTERPRET") == "1":
-        pytest.skip(obstacle(target))
+        pytest.skip(unavailable(target))
     from packed_ss.triton_kernels import tiles
     from triton.runtime.jit import JITFunction
 
@@ -154,25 +154,25 @@ def compile_kernel(
 
     Skips the running test where that is not possible, with the reason.
     """
-    reason = obstacle(target)
+    reason = unavailable(target)
     if reason:
         pytest.skip(reason)
     names = [parameter.name for parameter in kernel.params]
     assert sorted(names) == sorted(arguments), f"arguments of {kernel.__name__}: {names}"
     signature, constants, divisible = [], [], []
-    for place, parameter in enumerate(kernel.params):
+    for index, parameter in enumerate(kernel.params):
         value = arguments[parameter.name]
         kind, aligned = _specialised(parameter, value)
         signature.append((parameter.name, kind))
         if kind == "constexpr":
-            constants.append((place, value))
+            constants.append((index, value))
         if aligned:
-            divisible.append(place)
+            divisible.append(index)
     return _compile(kernel, tuple(signature), tuple(constants), tuple(divisible), target, warps, stages, maxnreg)
 
 
 @functools.cache
-def obstacle(target: int) -> str:
+def unavailable(target: int) -> str:
     """Why nothing can be compiled for sm_<target> here; empty when it can."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "TRITON_INTERPRET=1: a process interprets or compiles"
@@ -213,8 +213,8 @@ def _compile(
     source = triton.compiler.ASTSource(
         kernel,
         dict(signature),
-        {(place,): value for place, value in constants},
-        {(place,): [["tt.divisibility", 16]] for place in divisible},
+        {(index,): value for index, value in constants},
+        {(index,): [["tt.divisibility", 16]] for index in divisible},
     )
     options = {"num_warps": warps, "num_stages": stages} | ({"maxnreg": maxnreg} if maxnreg else {})
     code = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)

@@ -22,8 +22,8 @@ def launches(target: int, vocab: int, size: int, rows: int, dtype: torch.dtype =
     """What the head of a call launches; its rows are the last of a longer tensor."""
     with recorded(target) as made:
         x = torch.empty(1, rows + 100, size, dtype=dtype, device="cuda").narrow(1, 100, rows)
-        best, ids = linear_argmax(x, torch.empty(vocab, size, dtype=dtype, device="cuda"))
-        assert best.shape == ids.shape == (1, rows)
+        ids = linear_argmax(x, torch.empty(vocab, size, dtype=dtype, device="cuda"))
+        assert ids.shape == (1, rows)
     return made
 
 

@@ -9,7 +9,7 @@
 namespace packed_ss {
 
 // Whether row r sees row s: verifier rows are causal; a region sees the verifier rows before its cut's offset and all of itself.
-PACKED_SS_HOST_DEVICE bool sees(const CallShape& shape, std::int64_t r, std::int64_t s) {
+PACKED_SS_HOST_DEVICE bool sees(const BlockShape& shape, std::int64_t r, std::int64_t s) {
   const std::int64_t v = shape.verifier_rows;
   const std::int64_t b = shape.block_size;
   if (r < v) return s <= r;
@@ -19,7 +19,7 @@ PACKED_SS_HOST_DEVICE bool sees(const CallShape& shape, std::int64_t r, std::int
 }
 
 // Word w of row r's bitmask: bit k is set iff row r sees row 32 w + k. Pad bits are zero.
-PACKED_SS_HOST_DEVICE std::int32_t tail_mask_word(const CallShape& shape, std::int64_t r, std::int64_t w) {
+PACKED_SS_HOST_DEVICE std::int32_t tail_mask_word(const BlockShape& shape, std::int64_t r, std::int64_t w) {
   std::uint32_t word = 0;
   for (std::int64_t k = 0; k < 32; ++k) {
     if (sees(shape, r, 32 * w + k)) word |= std::uint32_t{1} << k;

@@ -28,7 +28,7 @@ def measure_bandwidth(runtime: Any, size: int, seconds: float = 1.0) -> dict[str
 
 
 def plain_read(data: Tensor) -> Callable[[], Any]:
-    """Return a run that reads ``data``, contiguous, once and does next to nothing with it: a Triton kernel on a GPU, else torch."""
+    """Return a run that reads ``data``, contiguous, once and does little with it: a Triton kernel on a GPU, else torch."""
     if data.is_cuda and importlib.util.find_spec("triton") is not None:
         from .read_kernel import reader
 

@@ -28,7 +28,6 @@ from ...models.rope import angles, rotate
 from ...models.transformer import Transformer
 from ...resolve import Resolver
 from ...sampling import process
-from ...state import BlockState
 from .measured import Measured
 
 #: Baselines of greedy decoding and of sampling.
@@ -39,7 +38,7 @@ LOOKUP_TOKENS = 10
 
 
 def unavailable(baseline: str, model: Transformer) -> str:
-    """Why a baseline cannot decode this model here, in a sentence; empty where it can.  Raises ValueError for an unknown name."""
+    """Why a baseline cannot decode this model here, in a sentence; empty where it can.  Raise ValueError for an unknown name."""
     if baseline not in (*GREEDY_BASELINES, *SAMPLING_BASELINES):
         raise ValueError(
             f"the baseline is {baseline!r}, but it must be one of {', '.join((*GREEDY_BASELINES, *SAMPLING_BASELINES))}"
@@ -109,7 +108,7 @@ def ministral3(model: Transformer, attention: str = "sdpa") -> Any:
 
 def checkpoint_parts(model: Transformer, tensors: Any) -> list[tuple[str, Tensor]]:
     """The checkpoint's tensors of a model, by name."""
-    named = []
+    named: list[tuple[str, Tensor]] = []
     for parameter, parts in tensors.items():
         weight = model.get_parameter(parameter).detach()
         named += zip((name for name, _ in parts), weight.split([shape[0] for _, shape in parts]), strict=True)
@@ -268,7 +267,7 @@ class _ChainResolver(Resolver):
         super().__init__(layout)
         self._chain = chain
 
-    def verify(self, logits: Tensor, predicts: Tensor, state: BlockState, ids: Tensor, accepted: Tensor) -> None:
+    def verify(self, logits: Tensor, predicts: Tensor, state: Any, ids: Tensor, accepted: Tensor) -> None:
         v = ids.shape[1]
         target = process(logits[:, :v], state.temperature, state.top_k, state.top_p).softmax(-1)
         accepted.zero_()

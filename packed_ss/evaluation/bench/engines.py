@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +39,7 @@ class ForwardTimes(Observer):
         self._begin = time.perf_counter()
 
     def forward_ends(self, call: Any) -> None:
-        seconds = time.perf_counter() - self._begin
-        self.spans.append(lambda: seconds)
+        self.spans.append(partial(float, time.perf_counter() - self._begin))
 
     def seconds(self, nfe: int) -> tuple[float, float]:
         """Return the seconds of all ``nfe`` calls and of the first; replays after the last one that counts do not count."""
@@ -75,13 +75,11 @@ class ForwardEvents(ForwardTimes):
         if torch.cuda.is_current_stream_capturing():
             self._inside.append((begin, end))
         elif not self._captures:  # else a warm-up
-            self.spans.append(lambda: _elapsed(begin, end))
+            self.spans.append(partial(_elapsed, begin, end))
 
     def replay_ends(self) -> None:
         torch.cuda.synchronize()
-        for begin, end in self._inside:
-            seconds = _elapsed(begin, end)
-            self.spans.append(lambda seconds=seconds: seconds)
+        self.spans += [partial(float, _elapsed(*events)) for events in self._inside]  # read before the next replay
 
 
 def _elapsed(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:

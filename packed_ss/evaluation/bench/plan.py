@@ -130,7 +130,7 @@ def model_settings(
     """The settings of one checkpoint.  ``adapter``: its proposal-only adapter's folder; ``baselines`` of greedy decoding and
     ``sampling_baselines``: names of those that can run on it.
 
-    Raises ValueError for schedules, modes, orders, windows or block sizes that there are not.
+    Raise ValueError for schedules, modes, orders, windows or block sizes that there are not.
     """
     _check(config, wanted)
     if not tasks or any(not task.prompts for task in tasks):
@@ -161,12 +161,11 @@ def _check(config: ModelConfig, wanted: Wanted) -> None:
         )
     if not wanted.modes or not wanted.orders:
         raise ValueError("no mode or no order was given, but at least one of each is needed")
-    for name, value in (("block size", wanted.block_size), *(("window", window) for window in wanted.windows or ())):
-        if value is not None:
-            whole_number(name, value, least=2 if name == "block size" else 1)
-    for name, value in (("limit", wanted.limit), ("repeats", wanted.repeats), ("max new tokens", wanted.cap)):
-        if value is not None:
-            whole_number(name, value, least=1)
+    windows = [("window", window, 1) for window in wanted.windows or ()]
+    rest = (("limit", wanted.limit, 1), ("repeats", wanted.repeats, 1), ("max new tokens", wanted.cap, 1))
+    for name, given, least in (("block size", wanted.block_size, 2), *windows, *rest):
+        if given is not None:
+            whole_number(name, given, least=least)
 
 
 def _schedules(config: ModelConfig, wanted: Wanted) -> list[str]:
@@ -264,7 +263,7 @@ def _setting(
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
-    """Tells prompts from others by their ids and texts: 16 hexadecimal digits."""
+    """Tell prompts from others by their ids and texts: 16 hexadecimal digits."""
     lines = "".join(f"{prompt.id}\0{prompt.text}\0" for prompt in prompts)
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 

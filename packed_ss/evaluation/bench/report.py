@@ -10,11 +10,12 @@ from .figures import draw_all
 from .plan import plan_from
 from .run_records import FILE, Run, read_run
 from .summary import Summary, summarise
-from .tables import Table, all_tables, check_columns
+from .table import Table, check_columns
+from .tables import all_tables
 
 
 def read_folder(folder: Path) -> Run:
-    """The records of an output folder.  Raises ValueError where there are none, or malformed ones."""
+    """The records of an output folder.  Raise ValueError where there are none, or malformed ones."""
     path = folder / FILE
     run = read_run(path) if path.is_file() else None
     if run is None:
@@ -23,9 +24,9 @@ def read_folder(folder: Path) -> Run:
 
 
 def write_report(folder: Path, columns: Sequence[str] = (), figures: bool = True) -> list[Table]:
-    """Writes tables/*.md and *.csv, figures/*.png and *.svg, and report.md, which has all of the tables; returns these.
+    """Write tables/*.md and *.csv, figures/*.png and *.svg, and report.md, which has all of the tables; returns these.
 
-    ``columns``: only these, in this order, in every table that has any of them.  Raises ValueError for a column that no table
+    ``columns``: only these, in this order, in every table that has any of them.  Raise ValueError for a column that no table
     has, before anything is written.
     """
     check_columns(columns)

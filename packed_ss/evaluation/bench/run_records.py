@@ -76,7 +76,7 @@ class Run:
     size: int = 0
 
     def take(self, record: dict[str, Any]) -> None:
-        """Sorts in one line.  Raises KeyError, TypeError or ValueError where it is none."""
+        """Sort in one line.  Raises KeyError, TypeError or ValueError where it is none."""
         kind = record["kind"]
         if kind == "response":
             response = Response(**{name: record[name] for name in _FIELDS})
@@ -126,9 +126,9 @@ class Recorder:
     """A file of records being written; `run` is what it holds so far."""
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], overwrite: bool = False) -> None:
-        """Opens, or goes on with, the records in ``folder``.
+        """Open, or go on with, the records in ``folder``.
 
-        Raises ValueError, before anything is written, for malformed records, and for those of another plan unless
+        Raise ValueError, before anything is written, for malformed records, and for those of another plan unless
         ``overwrite`` says that they may go.
         """
         self.path = folder / FILE
@@ -143,7 +143,7 @@ class Recorder:
                 )
         folder.mkdir(parents=True, exist_ok=True)
         self.resumed = run is not None
-        self.run = run or Run(plan)
+        self.run = run or Run(dict(plan))
         self._file: BinaryIO = open(self.path, "r+b" if self.resumed else "wb")  # noqa: SIM115 - closed by `close`
         self._file.truncate(self.run.size)
         self._file.seek(self.run.size)
@@ -151,12 +151,12 @@ class Recorder:
             self._write({"kind": "plan", "format": FORMAT, "plan": plan})
 
     def add(self, response: Response) -> None:
-        """Writes a response through to the disk."""
+        """Write a response through to the disk."""
         self._write({"kind": "response", **asdict(response), "non_model_seconds": response.non_model_seconds})
         self.run.responses[response.key] = response
 
     def note(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Writes a latency record or a note."""
+        """Write a latency record or a note."""
         record = {"kind": kind, **values}
         self._write(record)
         self.run.take(json.loads(json.dumps(record)))

@@ -1,4 +1,4 @@
-"""Runs a plan: batch 1, candidates in turns within each prompt, one record on disk per response.
+"""Run a plan: batch 1, candidates in turns within each prompt, one record on disk per response.
 
 Each prompt starts with another candidate, so that drift of the machine hits all alike.  A candidate decodes once unmeasured
 before its first measured response, also after a stop in between.
@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,15 +56,15 @@ class Models:
         return self._tokenizers[name]
 
     def release(self) -> None:
-        """Lets go of the weights, before another checkpoint's are loaded."""
+        """Let go of the weights, before another checkpoint's are loaded."""
         self._models.clear()
 
 
 def baselines_of(model: Transformer) -> tuple[list[str], list[str], dict[str, str]]:
     """The baselines of greedy decoding and those of sampling that can run on a model here, and why the others cannot."""
     reasons = {baseline: unavailable(baseline, model) for baseline in (*GREEDY_BASELINES, *SAMPLING_BASELINES)}
-    able = [[baseline for baseline in kind if not reasons[baseline]] for kind in (GREEDY_BASELINES, SAMPLING_BASELINES)]
-    return *able, {baseline: why for baseline, why in reasons.items() if why}
+    greedy, sampling = ([one for one in kind if not reasons[one]] for kind in (GREEDY_BASELINES, SAMPLING_BASELINES))
+    return greedy, sampling, {baseline: why for baseline, why in reasons.items() if why}
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def keys_of(setting: Setting) -> Iterator[tuple[int, int, Candidate]]:
 def resolved(setting: Setting, run: Run) -> Setting:
     """The setting with the block sizes that it left to the probe: of each schedule the one with the most tokens per second.
 
-    Raises ValueError where the run holds no probe of a schedule.
+    Raise ValueError where the run holds no probe of a schedule.
     """
 
     def size(candidate: Candidate) -> int:
@@ -117,7 +118,7 @@ def resolved(setting: Setting, run: Run) -> Setting:
 def run_setting(
     setting: Setting, task: Task, models: Models, recorder: Recorder, seed: int, progress: Callable[[], None] = lambda: None
 ) -> None:
-    """Decodes what of a setting the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
+    """Decode what of a setting the records lack.  ``progress`` is called once for each of `keys_of`, had or made."""
     setting = resolved(setting, recorder.run)
     tokenizer = models.tokenizer(setting.model)
     asked = task.prompts[: setting.prompts]
@@ -186,7 +187,7 @@ def run_plan(
         for setting in plan.settings:
             if setting.model == model:
                 progress(setting.name, setting.responses)
-                run_setting(setting, tasks(setting), models, recorder, plan.seed, lambda name=setting.name: progress(name, None))
+                run_setting(setting, tasks(setting), models, recorder, plan.seed, partial(progress, setting.name, None))
         if plan.latency_seconds and model not in recorder.run.latency:
             progress(f"latency/{model}", 1)
             recorder.note("latency", measure(models.model(model), model, seconds=plan.latency_seconds))

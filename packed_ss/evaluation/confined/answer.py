@@ -1,4 +1,4 @@
-"""Runs an answer's code and calls its functions as the judge asks: ``python -I answer.py FOLDER IN OUT``.
+"""Run an answer's code and calls its functions as the judge asks: ``python -I answer.py FOLDER IN OUT``.
 
 Standard input holds ``{"sources": [...], "limits": {...}}``; IN and OUT are pipes of the judge.
 """

@@ -199,8 +199,8 @@ def _filter_system_calls() -> None:
     if column == 0:
         program += [(at_least, 0, 1, 0x40000000), (give, 0, 0, deny)]  # the calls of another ABI
     for calls in _DENIED.values():
-        if calls[column] is not None:
-            program += [(equal, 0, 1, calls[column]), (give, 0, 0, deny)]
+        if (call := calls[column]) is not None:
+            program += [(equal, 0, 1, call), (give, 0, 0, deny)]
     me = os.getpid()
     for name, calls in _OWN.items():
         other = [0] if name == "prlimit64" else [me]

@@ -1,4 +1,4 @@
-"""Compares final answers with math-verify, as long as it is asked: ``python -I mathematics.py FOLDER``.
+"""Compare final answers with math-verify, as long as it is asked: ``python -I mathematics.py FOLDER``.
 
 Each line of standard input is ``{"gold": ..., "answer": ...}``, both LaTeX; each line of standard output ``true`` or ``false``.
 It confines itself where the system lets it, for what it parses was written by a model.

@@ -15,7 +15,7 @@ _COLLECTIONS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset
 
 
 def send(file: BinaryIO, message: Any) -> None:
-    """Writes one message."""
+    """Write one message."""
     text = json.dumps(message).encode()
     if len(text) > MOST_BYTES:
         raise ValueError(f"a message has {len(text)} bytes, but at most {MOST_BYTES} are accepted")
@@ -24,7 +24,7 @@ def send(file: BinaryIO, message: Any) -> None:
 
 
 def receive(file: BinaryIO) -> Any:
-    """Reads one message.  Raises EOFError where the other side has ended, ValueError for anything that is no message."""
+    """Read one message.  Raises EOFError where the other side has ended, ValueError for anything that is no message."""
     size = file.read(4)
     if len(size) < 4:
         raise EOFError("the other side has ended")

@@ -7,26 +7,30 @@ from typing import Any
 
 import torch
 
-from packed_ss.evaluation.bench.plan import Cell, Contender, Plan
-from packed_ss.evaluation.bench.records import Response, Run
+from packed_ss.evaluation.bench.plan import Candidate, Plan, Setting
+from packed_ss.evaluation.bench.run_records import Response, Run
 from packed_ss.evaluation.bench.runner import Models
 from packed_ss.evaluation.tasks import Prompt, Task
 from packed_ss.models.transformer import Transformer
 
-CONTENDERS = tuple(Contender(name, name, block_size=4) for name in ("autoregressive", "linear", "packed"))
+CANDIDATES = tuple(Candidate(name, name, block_size=4) for name in ("autoregressive", "linear", "packed"))
 
 
-def cell(study: str = "main", temperature: float = 0.0, contenders: Sequence[Contender] = CONTENDERS, **changes: Any) -> Cell:
-    """A cell of the model "m" and the task "t"."""
+def setting(
+    study: str = "main", temperature: float = 0.0, candidates: Sequence[Candidate] = CANDIDATES, **changes: Any
+) -> Setting:
+    """A setting of the model "m" and the task "t"."""
     values = {"model": "m", "task": "t", "prompts": 2, "digest": "d", "cap": 64, "repeats": 1}
-    return Cell(study=study, temperature=temperature, contenders=tuple(contenders), **(values | changes))
+    return Setting(study=study, temperature=temperature, candidates=tuple(candidates), **(values | changes))
 
 
-def plan(*cells: Cell) -> Plan:
-    return Plan(cells, seed=0, device="cpu", dtype="float32", threads=1, latency_seconds=0.0)
+def plan(*settings: Setting) -> Plan:
+    return Plan(settings, seed=0, device="cpu", dtype="float32", threads=1, latency_seconds=0.0)
 
 
-def response(where: Cell, contender: Contender, prompt: str, tokens: int, nfe: int, seconds: float, **changes: Any) -> Response:
+def response(
+    where: Setting, candidate: Candidate, prompt: str, tokens: int, nfe: int, seconds: float, **changes: Any
+) -> Response:
     """A response without texts."""
     values = {
         "repeat": 0,
@@ -41,12 +45,12 @@ def response(where: Cell, contender: Contender, prompt: str, tokens: int, nfe: i
         "timed": False,
     }
     return Response(
-        cell=where.name,
-        contender=contender.name,
+        setting=where.name,
+        candidate=candidate.name,
         prompt=prompt,
-        schedule=contender.schedule,
-        block_size=contender.block_size,
-        window=contender.window,
+        schedule=candidate.schedule,
+        block_size=candidate.block_size,
+        window=candidate.window,
         tokens=tokens,
         nfe=nfe,
         seconds=seconds,

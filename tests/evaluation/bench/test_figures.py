@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 from packed_ss.evaluation.bench.figures import accepted_by_position, draw_all
-from packed_ss.evaluation.bench.plan import Contender
+from packed_ss.evaluation.bench.plan import Candidate
 from packed_ss.evaluation.bench.summary import summarise
 
-from .made import CONTENDERS, cell, plan, response, run_of
+from .made import CANDIDATES, plan, response, run_of, setting
 
 LATENCY = {
     "m": {
         "model": "m",
+        "dtype": "float32",
+        "device": "CPU (AVX2)",
+        "threads": 2,
+        "copy_gb_s": 9.0,
+        "floor_ms": 0.5,
         "prefix": 9,
         "mask": "packed",
         "points": [{"rows": n, "median_ms": 1 + n, "p25_ms": 0.9 + n, "p75_ms": 1.2 + n} for n in (1, 4, 8)],
@@ -34,10 +39,10 @@ def test_acceptance_counts_what_was_tested():
 
 
 def _files(tmp_path: Path) -> dict[str, Path]:
-    warm = cell(temperature=1.0)
-    kinds = [Contender(f"{s}, W=8", s, window=8, order="left_to_right") for s in ("native", "linear", "packed")]
-    ordered = cell(contenders=kinds, order="left_to_right", model="o")
-    cells = (cell(), warm, ordered)
+    warm = setting(temperature=1.0)
+    kinds = [Candidate(f"{s}, W=8", s, window=8, order="left_to_right") for s in ("native", "linear", "packed")]
+    ordered = setting(candidates=kinds, order="left_to_right", model="o")
+    settings = (setting(), warm, ordered)
     made = [
         response(
             where,
@@ -51,11 +56,11 @@ def _files(tmp_path: Path) -> dict[str, Path]:
             first_model_seconds=0.1,
             advances=[1] + [2, 1] * 20,
         )
-        for where in cells
-        for i, c in enumerate(where.contenders)
+        for where in settings
+        for i, c in enumerate(where.candidates)
         for prompt in "ab"
     ]
-    summaries = summarise(plan(*cells), run_of(plan(*cells), made))
+    summaries = summarise(plan(*settings), run_of(plan(*settings), made))
     return {path.name: path for path in draw_all(summaries, LATENCY, tmp_path)}
 
 
@@ -71,8 +76,8 @@ def test_figures_are_written(tmp_path: Path):
 
 def test_nothing_is_drawn_of_nothing(tmp_path: Path):
     assert draw_all([], {}, tmp_path) == []
-    alone = cell(contenders=CONTENDERS[:1], prompts=1)
-    made = [response(alone, CONTENDERS[0], "a", 5, 5, 1.0, advances=[1] * 5)]
+    alone = setting(candidates=CANDIDATES[:1], prompts=1)
+    made = [response(alone, CANDIDATES[0], "a", 5, 5, 1.0, advances=[1] * 5)]
     assert draw_all(summarise(plan(alone), run_of(plan(alone), made)), {}, tmp_path) == []
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from packed_ss.cli.bench import run
 from packed_ss.evaluation.bench.plan import Wanted
-from packed_ss.evaluation.bench.records import FILE, read_run
 from packed_ss.evaluation.bench.report import write_report
+from packed_ss.evaluation.bench.run_records import FILE, read_run
 
-WANTED = Wanted(modes=("greedy", "rejection"), schedules=("linear", "packed"), block_size=8, limit=2, cap=8, peers=False)
+WANTED = Wanted(modes=("greedy", "rejection"), schedules=("linear", "packed"), block_size=8, limit=2, cap=8, baselines=False)
 #: What does not depend on the clock.
 COLUMNS = ["schedule", "B", "accuracy", "tokens", "NFE", "tokens/NFE", "tokens/NFE ratio"]
 
@@ -22,12 +22,12 @@ COLUMNS = ["schedule", "B", "accuracy", "tokens", "NFE", "tokens/NFE", "tokens/N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from packed_ss.evaluation.bench import records
+from packed_ss.evaluation.bench import run_records as records
 import tests.evaluation.bench.test_resume as here
 add = records.Recorder._write
 def write(self, record):
     if len(self.run.responses) == 4:
-        self._file.write(b'{"kind":"response","cell":"ma')
+        self._file.write(b'{"kind":"response","setting":"ma')
         self._file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     add(self, record)

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from packed_ss.evaluation.bench.bootstrap import Interval
-from packed_ss.evaluation.bench.plan import Contender
-from packed_ss.evaluation.bench.records import recording
+from packed_ss.evaluation.bench.plan import Candidate
 from packed_ss.evaluation.bench.report import write_report
-from packed_ss.evaluation.bench.summary import model_wall, summarise, tokens_per_second
-from packed_ss.evaluation.bench.tables import Table, all_tables, check_columns
+from packed_ss.evaluation.bench.run_records import recording
+from packed_ss.evaluation.bench.summary import TOKENS_PER_SECOND, model_wall, summarise
+from packed_ss.evaluation.bench.table import Table, check_columns
+from packed_ss.evaluation.bench.tables import all_tables
 
-from .made import CONTENDERS, cell, plan, response, run_of
+from .made import CANDIDATES, plan, response, run_of, setting
 
-AR, LINEAR, PACKED = CONTENDERS
-CELL = cell()
-#: (contender, prompt) -> tokens, NFE, seconds, model seconds, score
+AR, LINEAR, PACKED = CANDIDATES
+SETTING = setting()
+#: (candidate, prompt) -> tokens, NFE, seconds, model seconds, score
 NUMBERS = {
     (AR, "a"): (30, 30, 3.0, 2.7, 1.0),
     (AR, "b"): (10, 10, 1.0, 0.9, 0.0),
@@ -31,7 +32,7 @@ NUMBERS = {
 }
 
 
-def responses(where=CELL, numbers=NUMBERS):
+def responses(where=SETTING, numbers=NUMBERS):
     return [
         response(
             where,
@@ -50,12 +51,12 @@ def responses(where=CELL, numbers=NUMBERS):
     ]
 
 
-def tables_of(where, records, obstacles=None) -> dict[str, Table]:
-    return {table.name: table for table in all_tables(summarise(where, run_of(where, records)), obstacles)}
+def tables_of(where, records, unavailable=None) -> dict[str, Table]:
+    return {table.name: table for table in all_tables(summarise(where, run_of(where, records)), unavailable)}
 
 
 def test_absolute_measurements():
-    table = tables_of(plan(CELL), responses())["table-06-absolute-greedy"]
+    table = tables_of(plan(SETTING), responses())["table-06-absolute-greedy"]
     rows = {row["schedule"]: row for row in table.rows}
     packed = rows["packed"]
     assert (packed["tokens"], packed["NFE"], packed["wall (s)"]) == (20.0, 8.0, 1.0)
@@ -69,7 +70,7 @@ def test_absolute_measurements():
 
 
 def test_paired_efficiency_and_accuracy():
-    tables = tables_of(plan(CELL), responses())
+    tables = tables_of(plan(SETTING), responses())
     linear = next(row for row in tables["table-12-paired-greedy"].rows if row["baseline"] == "linear")
     assert linear["wall difference (s)"].value == pytest.approx(0.0)
     assert linear["throughput ratio"].value == pytest.approx(1.0)
@@ -83,8 +84,8 @@ def test_paired_efficiency_and_accuracy():
 
 
 def test_repeats_of_a_prompt_stay_together_and_count_each():
-    where = cell(temperature=1.0, repeats=2, prompts=1)
-    records = [response(where, c, "a", tokens, 5, 1.0, repeat=k) for c in CONTENDERS for k, tokens in enumerate((10, 30))]
+    where = setting(temperature=1.0, repeats=2, prompts=1)
+    records = [response(where, c, "a", tokens, 5, 1.0, repeat=k) for c in CANDIDATES for k, tokens in enumerate((10, 30))]
     row = tables_of(plan(where), records)["table-07-absolute-sampling"].rows[0]
     assert (row["tokens"], row["responses"], row["prompts"]) == (20.0, 2, 1)
     assert math.isnan(row["accuracy"])  # unscored: speed only
@@ -92,16 +93,16 @@ def test_repeats_of_a_prompt_stay_together_and_count_each():
 
 
 def test_incomplete_prompts_are_left_out():
-    records = [r for r in responses() if (r.contender, r.prompt) != ("packed", "b")]
-    (summary,) = summarise(plan(CELL), run_of(plan(CELL), records))
+    records = [r for r in responses() if (r.candidate, r.prompt) != ("packed", "b")]
+    (summary,) = summarise(plan(SETTING), run_of(plan(SETTING), records))
     assert summary.prompts == ["a"] and summary.incomplete == 1
-    assert summary.value(LINEAR, tokens_per_second) == 20.0
-    assert not summarise(plan(CELL), run_of(plan(CELL), records[:2]))
+    assert summary.value(LINEAR, TOKENS_PER_SECOND) == 20.0
+    assert not summarise(plan(SETTING), run_of(plan(SETTING), records[:2]))
 
 
 def test_the_probe_is_grouped_by_schedule():
-    sizes = [Contender(f"packed, B={b}", "packed", block_size=b) for b in (2, 4)]
-    where = cell("probe", contenders=sizes, prompts=1)
+    sizes = [Candidate(f"packed, B={b}", "packed", block_size=b) for b in (2, 4)]
+    where = setting("probe", candidates=sizes, prompts=1)
     records = [
         response(where, c, "a", 12, 6, seconds, rows=2 * c.block_size) for c, seconds in zip(sizes, (0.3, 0.2), strict=True)
     ]
@@ -114,8 +115,8 @@ def test_the_probe_is_grouped_by_schedule():
 
 
 def test_lora_accounting():
-    both = [*CONTENDERS[1:], *(Contender(f"{c.name} + LoRA", c.schedule, block_size=4, adapter="x") for c in CONTENDERS[1:])]
-    where = cell("lora", contenders=both, prompts=1)
+    both = [*CANDIDATES[1:], *(Candidate(f"{c.name} + LoRA", c.schedule, block_size=4, adapter="x") for c in CANDIDATES[1:])]
+    where = setting("lora", candidates=both, prompts=1)
     records = [
         response(where, c, "a", 20, nfe, 1.0, model_seconds=model, first_model_seconds=0.2)
         for c, nfe, model in zip(both, (9, 7, 7, 6), (0.6, 0.8, 0.8, 0.7), strict=True)
@@ -136,25 +137,25 @@ def test_lora_accounting():
 
 
 def test_model_time_from_responses_of_their_own():
-    records = [response(CELL, c, prompt, 10, 5, 1.0) for c in CONTENDERS for prompt in "ab"]
-    (summary,) = summarise(plan(CELL), run_of(plan(CELL), records))
+    records = [response(SETTING, c, prompt, 10, 5, 1.0) for c in CANDIDATES for prompt in "ab"]
+    (summary,) = summarise(plan(SETTING), run_of(plan(SETTING), records))
     assert model_wall(summary, PACKED) is None
     timed = [
-        response(CELL, c, prompt, 10, 5, 9.0, model_seconds=0.7, first_model_seconds=0.1, timed=True)
-        for c in CONTENDERS
+        response(SETTING, c, prompt, 10, 5, 9.0, model_seconds=0.7, first_model_seconds=0.1, timed=True)
+        for c in CANDIDATES
         for prompt in "ab"
     ]
-    (summary,) = summarise(plan(CELL), run_of(plan(CELL), records + timed))
+    (summary,) = summarise(plan(SETTING), run_of(plan(SETTING), records + timed))
     assert model_wall(summary, PACKED) == (pytest.approx(0.7), pytest.approx(0.3))  # their wall time, 9 s, counts for nothing
-    assert summary.value(PACKED, tokens_per_second) == 10.0
+    assert summary.value(PACKED, TOKENS_PER_SECOND) == 10.0
 
 
-def test_peers_and_why_some_are_missing():
-    beside = Contender("transformers", "transformers", peer=True)
-    where = cell(contenders=[*CONTENDERS, beside])
+def test_baselines_and_why_some_are_missing():
+    beside = Candidate("transformers", "transformers", external=True)
+    where = setting(candidates=[*CANDIDATES, beside])
     slow = {(beside, "a"): (30, 30, 6.0, None, 1.0), (beside, "b"): (10, 10, 2.0, None, 0.0)}
-    table = tables_of(plan(where), responses(where, NUMBERS | slow), {"m": {"compiled": "it needs a GPU."}})["peers"]
-    rows = {row["peer"]: row for row in table.rows}
+    table = tables_of(plan(where), responses(where, NUMBERS | slow), {"m": {"compiled": "it needs a GPU."}})["baselines"]
+    rows = {row["decoder"]: row for row in table.rows}
     assert rows["ours: packed"]["tokens/s, × transformers"].value == pytest.approx(4.0)
     assert rows["transformers"]["same text as autoregressive"] == "2/2"
     assert rows["compiled"]["note"] == "not run: it needs a GPU."
@@ -162,10 +163,10 @@ def test_peers_and_why_some_are_missing():
 
 def test_acceptance_by_verification():
     both = [
-        Contender("packed", "packed", 4, verification="rejection"),
-        Contender("packed (match)", "packed", 4, verification="match"),
+        Candidate("packed", "packed", 4, verification="rejection"),
+        Candidate("packed (match)", "packed", 4, verification="match"),
     ]
-    where = cell(temperature=1.0, contenders=both, prompts=1)
+    where = setting(temperature=1.0, candidates=both, prompts=1)
     records = [
         response(where, c, "a", 9, 4, 1.0, advances=advances)
         for c, advances in zip(both, ([1, 4, 0, 4], [1, 2, 3, 3]), strict=True)
@@ -178,8 +179,8 @@ def test_acceptance_by_verification():
 
 
 def test_ordered_models_have_tables_of_their_own():
-    kinds = [Contender(f"{s}, W=8", s, window=8, order="left_to_right") for s in ("native", "linear", "packed")]
-    where = cell(contenders=kinds, prompts=1, order="left_to_right")
+    kinds = [Candidate(f"{s}, W=8", s, window=8, order="left_to_right") for s in ("native", "linear", "packed")]
+    where = setting(candidates=kinds, prompts=1, order="left_to_right")
     tables = tables_of(plan(where), [response(where, c, "a", 20, 5, 1.0, score=1.0) for c in kinds])
     assert {"table-08-ordered-left-to-right", "table-09-ordered-orders", "table-10-ordered-paired"} <= tables.keys()
     assert "table-06-absolute-greedy" not in tables and "table-12-paired-greedy" not in tables
@@ -188,7 +189,7 @@ def test_ordered_models_have_tables_of_their_own():
 
 
 def test_csv_has_plain_numbers_and_ends_of_intervals():
-    table = tables_of(plan(CELL), responses())["table-12-paired-greedy"]
+    table = tables_of(plan(SETTING), responses())["table-12-paired-greedy"]
     rows = list(csv.DictReader(io.StringIO(table.csv())))
     assert [row["baseline"] for row in rows] == ["autoregressive", "linear"]
     assert float(rows[0]["throughput ratio"]) == 2.0
@@ -196,7 +197,7 @@ def test_csv_has_plain_numbers_and_ends_of_intervals():
 
 
 def test_columns_are_chosen_and_unknown_ones_refused(tmp_path: Path):
-    with recording(tmp_path, plan(CELL).as_dict()) as recorder:
+    with recording(tmp_path, plan(SETTING).as_dict()) as recorder:
         for one in responses():
             recorder.add(one)
     with pytest.raises(ValueError, match="the column is 'speed', but it must be one of model; task; schedule"):
