@@ -58,20 +58,25 @@ class Sizes {
  public:
   const std::int64_t* find(std::string_view symbol) const {
     for (std::size_t k = 0; k < count_; ++k) {
-      if (entries_[k].symbol == symbol) return &entries_[k].size;
+      const std::string_view known = entries_[k].symbol;  // nearly all have one letter
+      if (known.size() == symbol.size() && known[0] == symbol[0] && (known.size() == 1 || known == symbol)) {
+        return &entries_[k].size;
+      }
     }
     return nullptr;
   }
   void bind(std::string_view symbol, std::int64_t size) {
-    for (std::size_t k = 0; k < count_; ++k) {
-      if (entries_[k].symbol == symbol) {
-        entries_[k].size = size;
-        return;
-      }
+    if (const std::int64_t* const known = find(symbol)) {
+      *const_cast<std::int64_t*>(known) = size;
+    } else {
+      entries_.at(count_++) = {symbol, size};
     }
-    entries_.at(count_++) = {symbol, size};
   }
   std::int64_t operator[](std::string_view symbol) const { return *find(symbol); }
+
+  // How many symbols are bound, and forgetting all that came later.
+  std::size_t count() const { return count_; }
+  void keep(std::size_t count) { count_ = count; }
 
  private:
   struct Entry {
@@ -110,17 +115,19 @@ class Checker {
   void tensor(const char* name, const at::Tensor& t, DTypes dtypes, const char* shape, bool strided = false) {
     bool fits = std::find(dtypes.begin(), dtypes.end(), t.scalar_type()) != dtypes.end() && t.device() == device;
     const bool gapless = strided ? is_dense(t) : t.is_contiguous();
+    const std::size_t bound = sizes.count();
     std::int64_t dim = 0;
     each_symbol(shape, [&](std::string_view symbol) {
       if (dim < t.dim()) {
         const std::int64_t* const size = sizes.find(symbol);
         fits = fits && (size != nullptr ? t.size(dim) == *size : t.size(dim) >= (symbol == "N" || symbol == "S" ? 0 : 1));
+        if (size == nullptr) sizes.bind(symbol, t.size(dim));
       }
       ++dim;
     });
-    if (!fits || dim != t.dim() || !gapless) refuse(name, t, dtypes, shape, gapless);
-    dim = 0;
-    each_symbol(shape, [&](std::string_view symbol) { sizes.bind(symbol, t.size(dim++)); });
+    if (fits && dim == t.dim() && gapless) return;
+    sizes.keep(bound);
+    refuse(name, t, dtypes, shape, gapless);
   }
   void tensor(const char* name, const OptionalTensor& t, DTypes dtypes, const char* shape, bool strided = false) {
     if (t) tensor(name, *t, dtypes, shape, strided);

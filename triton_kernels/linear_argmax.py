@@ -19,14 +19,6 @@ from .checks import DTYPES, check_on_device
 from .scores import NOTHING, is_finite, order_key, pack, packed_id, packed_key
 
 
-@triton.jit
-def _best_of_rows(scores, ids, exists):
-    """Packed results int64 [rows] of scores [rows, ids]; a NaN counts as +inf."""
-    scores = tl.where(exists[None, :], tl.where(scores == scores, scores, float("inf")), -float("inf"))
-    top = tl.max(scores, 1)
-    return pack(order_key(top), tl.min(tl.where(scores == top[:, None], ids[None, :], 0x7FFFFFFF), 1))
-
-
 @triton.jit(do_not_specialize=["rows", "total", "row_tiles", "vocab_tiles"])
 def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, size, vocab, row_tiles, vocab_tiles,
                 DIVIDES: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, IDS: tl.constexpr, DEPTH: tl.constexpr):
@@ -40,7 +32,7 @@ def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, si
     row = row_tile * ROWS + tl.arange(0, ROWS)
     ids = vocab_tile * IDS + tl.arange(0, IDS)
     k = tl.arange(0, DEPTH)
-    # Rows and ids past the end repeat the last one, which needs no mask.
+    # Rows and ids past the end repeat the last one, which needs no mask: the first counts.
     near_row = tl.minimum(row, total - 1)
     x_ptrs = x_ptr + ((near_row // rows).to(tl.int64) * x_n + (near_row % rows).to(tl.int64) * x_r)[:, None] + k[None, :]
     weight_ptrs = weight_ptr + (tl.minimum(ids, vocab - 1).to(tl.int64) * weight_v)[None, :] + k[:, None]
@@ -53,7 +45,10 @@ def score_tiles(x_ptr, weight_ptr, best_ptr, x_n, x_r, weight_v, rows, total, si
             x = tl.load(x_ptrs + start, mask=(start + k < size)[None, :], other=0.0)
             weight = tl.load(weight_ptrs + start, mask=(start + k < size)[:, None], other=0.0)
         scores = tl.dot(x, weight, scores, input_precision=PRECISION)
-    best = _best_of_rows(scores, ids, ids < vocab)
+    # One pass over the scores, which fill the registers.  NaN counts as +inf, and of scores that tie the first is found.
+    scores = tl.where(scores == scores, scores, float("inf"))
+    top, column = tl.max(scores, 1, return_indices=True)
+    best = pack(order_key(top), vocab_tile * IDS + column)
     tl.store(best_ptr + row.to(tl.int64) * vocab_tiles + vocab_tile, best, mask=row < total)
 
 

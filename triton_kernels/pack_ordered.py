@@ -63,12 +63,13 @@ def write_rows(i, start, tokens_ptr, cache_len_ptr, finish_reason_ptr, order_ptr
     position = tl.load(order_ptr + r, mask=exists & (waits == 0), other=-1)
     position = tl.where(waits, tl.load(waiting_ptr + row, mask=waits & exists, other=-1), position)
     stands = exists & (position >= 0)
-    ids = tl.load(tokens_ptr + i * capacity + position, mask=stands & waits & (position < capacity), other=-1)
+    ids = tl.load(tokens_ptr + i * capacity + position, mask=stands & waits & (position < capacity), other=mask_token_id)
     if DRAFTS:
-        ids = tl.where(waits, ids, tl.load(draft_ptr + r, mask=stands & (waits == 0) & (region == 0), other=-1))
+        draft = tl.load(draft_ptr + r, mask=stands & (waits == 0) & (region == 0), other=-1)
+        ids = tl.where(draft >= 0, draft, ids)
     tail = tl.where(waits, row, row - waiting_rows + p)
     at = i * rows + row
-    tl.store(ids_ptr + at, tl.where(ids >= 0, ids, mask_token_id), mask=exists)
+    tl.store(ids_ptr + at, ids, mask=exists)
     tl.store(positions_ptr + at, tl.maximum(position, 0), mask=exists)
     tl.store(slots_ptr + at, tl.where(stands, tl.load(cache_len_ptr + i) + tail, spare_slot), mask=exists)
 

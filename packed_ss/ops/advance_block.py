@@ -78,8 +78,6 @@ def _commit(s: BlockOperands, running: Tensor, candidates: Tensor, h: Tensor, ac
     """
     v, device = candidates.shape[1], candidates.device
     positions = s.length.unsqueeze(1) + table_range(v, device)
-    stands = running.unsqueeze(1) & (table_range(v, device) < accepted.unsqueeze(1))
-    s.tokens.scatter_(1, positions.long(), torch.where(stands, candidates, s.tokens.gather(1, positions.long())))
     room = (s.limit - s.length).clamp(min=0).long()
     most = torch.minimum(accepted, room)
     advance, stopped = most, torch.zeros_like(running)
@@ -87,6 +85,8 @@ def _commit(s: BlockOperands, running: Tensor, candidates: Tensor, h: Tensor, ac
         first = _first_stop(s, candidates, positions)
         advance, stopped = torch.minimum(most, first), first <= most
     advance = torch.where(running, advance, 0)
+    appended = table_range(v, device) < advance.unsqueeze(1)
+    s.tokens.scatter_(1, positions.long(), torch.where(appended, candidates, s.tokens.gather(1, positions.long())))
     call = s.nfe.long().unsqueeze(1).clamp(max=s.advances.shape[1] - 1)
     s.advances.scatter_(1, call, torch.where(running.unsqueeze(1), advance.int().unsqueeze(1), s.advances.gather(1, call)))
     reason = torch.where(accepted == h, ERROR, RUNNING)

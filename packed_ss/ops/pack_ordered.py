@@ -78,9 +78,9 @@ def write_rows(
     tail_mask.copy_(torch.where(seen, bit, 0).view(*seen.shape[:2], tail_mask.shape[2], 32).sum(-1))
 
     kappa = drafted.int().cumprod(1).sum(1, keepdim=True)
-    none = torch.full_like(row[: waiting_rows + drafts * window], count + 1)  # more draft entries than there are
+    none = torch.full_like(row[: waiting_rows + drafts * window], window + 1)  # more draft entries than there are
     # A proposal at a rank that a verified call resolves has no use: one behind the cut at the least.
-    proposed = [torch.where(rank >= cut + verifies, cut, count + 1) for cut in cuts]
+    proposed = [torch.where(rank >= cut + verifies, cut, window + 1) for cut in cuts]
     needs = torch.cat([none, *([rank] if verifies else []), *proposed])
     asked = (needs <= kappa) & (position >= 0) & (s.finish_reason == RUNNING).unsqueeze(1)
     predicts.copy_(torch.where(asked, position, -1))

@@ -171,6 +171,7 @@ def test_rows_and_masks_of_the_next_call(backend: Backend, schedule: str) -> Non
 def test_mask_words_at_their_borders(backend: Backend, waiting: int, W: int) -> None:
     r = random.Random(W)
     state, _ = start(r, W, max(waiting, 1), 3, 9, most=100)
+    state.tokens[:, :8] = torch.arange(8)
     for i in range(3):
         u, p = r.randint(1, W), r.randint(0, waiting)
         state.order[i] = torch.tensor(r.sample(range(10, 10 + W), u) + [-1] * (W - u))

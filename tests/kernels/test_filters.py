@@ -39,8 +39,9 @@ def distributions(backend: Backend, row: Tensor, settings: Sequence[Setting]) ->
     return log_q[:, 0]
 
 
-def compare(backend: Backend, row: Tensor, *settings: Setting, divided: bool = False) -> None:
+def compare(backend: Backend, row: Tensor, settings: Sequence[Setting], *, divided: bool = False) -> None:
     """With ``divided``, values are what float32 makes of them: neighbours may become ties."""
+    settings = backend.some(settings, 4)
     for setting, got in zip(settings, distributions(backend, row, settings), strict=True):
         if divided:
             z = (row - row.max()) / setting.temperature
@@ -61,7 +62,7 @@ def shuffled(*parts: tuple[float, int]) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_top_k_keeps_ties_of_the_last(backend: Backend, dtype: torch.dtype) -> None:
     row = shuffled((3.0, 2), (2.0, 8), (1.0, 90), (-1.0, 200)).to(dtype)
-    compare(backend, row, *(Setting(1.0, top_k) for top_k in (1, 2, 3, 9, 10, 11, 63, 64, 299, 300, 301, 10**6, 2**62)))
+    compare(backend, row, [Setting(1.0, top_k) for top_k in (1, 2, 3, 9, 10, 11, 63, 64, 299, 300, 301, 10**6, 2**62)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -70,17 +71,18 @@ def test_top_p_keeps_ties_of_the_last(backend: Backend, dtype: torch.dtype) -> N
     log = torch.log(torch.tensor([1 / 2, 1 / 8, 1 / 32, 1 / 64], dtype=dtype)).tolist()
     row = shuffled((log[0], 1), (log[1], 2), (log[2], 4), (log[3], 8)).to(dtype)
     masses = (1e-9, 0.1, 0.4999, 0.5001, 0.7499, 0.7501, 0.999999, 1 - 2**-53)
-    compare(backend, row, *(Setting(1.0, 0, top_p) for top_p in masses))
+    compare(backend, row, [Setting(1.0, 0, top_p) for top_p in masses])
 
 
 @pytest.mark.parametrize("vocab", [4097, 1, 2, 7, 111, 1023])
 def test_random_rows(backend: Backend, vocab: int) -> None:
     """Top-k, top-p, and both."""
     row = torch.randn(vocab, generator=torch.Generator().manual_seed(vocab))
-    compare(backend, row, *(Setting(0.7, top_k) for top_k in (1, 5, 64, 400)))
+    backend.skip_most(vocab, 2)
+    compare(backend, row, [Setting(0.7, top_k) for top_k in (1, 5, 64, 400)])
     settings = [Setting(0.7, top_k, top_p) for top_k in (0, 40) for top_p in (0.05, 0.3, 0.9, 0.999)]
-    for scale in backend.some((0.01, 1.0, 8.0), 2):
-        compare(backend, row * scale, *settings)
+    for scale in backend.some((0.01, 1.0, 8.0)):
+        compare(backend, row * scale, settings)
 
 
 def test_thresholds_are_found_among_neighbouring_floats(backend: Backend) -> None:
@@ -99,23 +101,24 @@ def test_thresholds_are_found_among_neighbouring_floats(backend: Backend) -> Non
     ]
     # Top-p is not the edge of any number of equal masses.
     filters = [(top_k, top_p) for top_k in (0, 3, 150) for top_p in (0.2029, 0.9031)]
+    filters = backend.some(filters, 2)
     for row in rows:
         for temperature in backend.some((0.7, 1.0, 2.5)):
-            compare(backend, row, *(Setting(temperature, *one) for one in filters), divided=True)
+            compare(backend, row, [Setting(temperature, *one) for one in filters], divided=True)
 
 
 @pytest.mark.parametrize("temperature", [1.1e-5, 0.01, 100.0, 1e30])
 def test_extreme_temperatures(backend: Backend, temperature: float) -> None:
     row = torch.randn(300, generator=torch.Generator().manual_seed(3)) * 3
     filters = ((0, 1.0), (7, 1.0), (0, 0.8123), (7, 0.8123))
-    compare(backend, row, *(Setting(temperature, *one) for one in filters), divided=True)
+    compare(backend, row, [Setting(temperature, *one) for one in filters], divided=True)
 
 
 def test_where_greedy_begins(backend: Backend) -> None:
     """Below 1e-5, and for NaN, a sequence takes the lowest of its largest ids, without noise, whatever its filters."""
     row = shuffled((3.0, 3), (2.99, 8), (-1.0, 200))
     temperatures = (0.0, 1e-6, 9.999e-6, float("nan"), -1.0)
-    compare(backend, row, *(Setting(t, *rest) for t in temperatures for rest in ((0, 1.0), (5, 0.3))))
+    compare(backend, row, [Setting(t, *rest) for t in temperatures for rest in ((0, 1.0), (5, 0.3))])
     from_here_on = Setting(1.0001e-5)
     kept = distributions(backend, row, [Setting(9.99e-6), from_here_on]).isfinite().sum(-1).tolist()
     assert kept[0] == 1 and kept[1] >= 3  # ties share
@@ -127,8 +130,9 @@ def test_where_greedy_begins(backend: Backend) -> None:
 def test_settings_out_of_range_are_safe(backend: Backend) -> None:
     """Nobody checks values on a device: top_k below 0 and top_p above 1 filter nothing, top_p of 0 and less keeps the largest."""
     row = torch.randn(130, generator=torch.Generator().manual_seed(4))
-    out = (Setting(0.7, -3), Setting(0.7, -(2**63)), Setting(0.7, 0, 7.5), Setting(0.7, 0, 0.0), Setting(0.7, 9, -2.0))
-    compare(backend, row, *out, Setting(0.7, 2**63 - 1))
+    filters = ((-3, 1.0), (-(2**63), 1.0), (2**63 - 1, 1.0), (0, 7.5), (0, 0.0), (9, -2.0))
+    for one in filters:
+        compare(backend, row, [Setting(0.7, *one)])
 
 
 MIXED = [*FILTERS.values(), GREEDY, Setting(1e-6), Setting(1.0, 0, 0.3), Setting(float("nan"), 5, 0.7)]
@@ -137,15 +141,17 @@ MIXED = [*FILTERS.values(), GREEDY, Setting(1e-6), Setting(1.0, 0, 0.3), Setting
 @pytest.mark.parametrize("vocab", [70, 2500])
 def test_mixed_settings_in_one_batch(backend: Backend, vocab: int) -> None:
     """Filtered, unfiltered and greedy sequences side by side: each gets exactly what it gets alone."""
-    n, seeds = len(MIXED), list(range(3, 3 + len(MIXED)))
+    settings = backend.some(MIXED, 4)
+    n = len(settings)
+    seeds = list(range(3, 3 + n))
     logits = logits_of(1, 1, 3, vocab).expand(n, -1, -1)
     positions = as_int([[4, 5, 6]]).repeat(n, 1)
-    draft, log_q = drafted(logits, 3, MIXED, 0.9)
+    draft, log_q = drafted(logits, 3, settings, 0.9)
     if vocab < 100:
-        check_verdicts(backend, logits, positions, seeds, MIXED, draft, log_q)
+        check_verdicts(backend, logits, positions, seeds, settings, draft, log_q)
 
     def results(part: slice) -> list[Tensor]:
-        of, at = sampling(seeds[part], MIXED[part]), positions[part]
+        of, at = sampling(seeds[part], settings[part]), positions[part]
         ids, verified, accepted = (torch.zeros_like(at) for _ in range(3))
         stored = torch.zeros(len(at), 3, vocab)
         backend("draw_rows", logits[part], None, at, None, *of, TARGET, ids, stored, None, 0)
@@ -153,5 +159,5 @@ def test_mixed_settings_in_one_batch(backend: Backend, vocab: int) -> None:
         return [ids, stored, verified, accepted]
 
     together = results(slice(n))
-    for i in backend.some(range(n), 3):
+    for i in backend.some(range(n), 2):
         assert all(torch.equal(alone, of[i : i + 1]) for alone, of in zip(results(slice(i, i + 1)), together, strict=True)), i

@@ -70,7 +70,7 @@ def test_checkpoints(shape: str, rows: int, target: int) -> None:
         launch.compiled().check()
     assert rope.compiled().uses("ld.global.v4.b32")
     assert rope.compiled().uses("st.global.v4.b32")
-    assert attention.arguments["WHOLE"] == (not combine)
+    assert attention.arguments["SINGLE"] == (not combine)
     if target >= 90:  # as many programs as fill 132 multiprocessors at once
         assert (
             attention.grid
