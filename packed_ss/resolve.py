@@ -53,29 +53,26 @@ class Resolver:
             layout.advance(outputs, None, None, state, call, following, cache)
             return
         logits = layout.usable(outputs)
-        n, count, _ = logits.shape
+        count = logits.shape[1]
         if layout.in_any_order and count:  # the draft is retained by position, and ordered by the probability of its tokens
-            ids = _tokens(logits, count)
-            probability = ids.new_empty(ids.shape, dtype=_wide(logits)) if layout.wants_probability else None
+            ids = rows.results(count, count).ids
+            probability = torch.empty(ids.shape, dtype=_wide(logits), device=ids.device) if layout.wants_probability else None
             torch.ops.packed_ss.argmax_rows(logits, None, None, None, ids, probability)
             layout.advance(ids, None, probability, state, call, following, cache)
             return
         all_rows = following is not None and len(call.cuts) < 2 and mode in ("greedy", "coupled")
-        predicts = rows.predicts[:, rows.predicts.shape[1] - count :]
-        ids = _tokens(logits, count if all_rows else call.verified_rows)
-        accepted = torch.empty_like(ids) if mode == "rejection" and call.verified_rows else None
-        if ids.shape[1]:
-            predicts = predicts[:, : ids.shape[1]]
-            draft = None if all_rows else state.draft  # behind the first token that is not its draft, rows need not be read
-            if accepted is not None:
-                self.verify(logits, predicts, state, ids, accepted)
-            elif mode == "greedy":
-                torch.ops.packed_ss.argmax_rows(logits, None, predicts, draft, ids, None)
-            else:
-                torch.ops.packed_ss.draw_rows(
-                    logits, None, predicts, draft, *state.sampling, int(Stream.TARGET), ids, None, None, 0
-                )
-        layout.advance(ids, accepted, None, state, call, following, cache)
+        verified = call.verified_rows
+        predicts, ids, accepted = rows.results(count, count if all_rows else verified)
+        draft = None if all_rows else state.draft  # behind the first token that is not its draft, rows need not be read
+        if not ids.shape[1]:
+            pass
+        elif mode == "rejection":
+            self.verify(logits, predicts, state, ids, accepted)
+        elif mode == "greedy":
+            torch.ops.packed_ss.argmax_rows(logits, None, predicts, draft, ids, None)
+        else:
+            torch.ops.packed_ss.draw_rows(logits, None, predicts, draft, *state.sampling, int(Stream.TARGET), ids, None, None, 0)
+        layout.advance(ids, accepted if mode == "rejection" and verified else None, None, state, call, following, cache)
         if call.cuts and not all_rows:
             self._propose(logits, state, mode, following, cache)
 
@@ -101,10 +98,6 @@ class Resolver:
             )
         if following is not None and next_ids is None:
             layout.pack(state, following, cache.capacity - 1)
-
-
-def _tokens(logits: Tensor, count: int) -> Tensor:
-    return torch.empty((logits.shape[0], count), dtype=torch.int32, device=logits.device)
 
 
 def _wide(logits: Tensor) -> torch.dtype:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .operands import Operand, Shape, operands_of
+
+
+class Results(NamedTuple):
+    """Tokens of some rows of a call, [N, M] int32 each: what the rows predict, and where ids and accepted go."""
+
+    predicts: Tensor
+    ids: Tensor
+    accepted: Tensor
 
 
 @dataclass(frozen=True)
@@ -27,12 +35,23 @@ class Rows:
     predicts: Annotated[Tensor, Shape("N R")]
     tail_mask: Annotated[Tensor, Shape("N R words")]
     cache_len: Tensor
+    _results: dict[tuple[int, int], Results] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def empty(cls, n: int, rows: int, cache_len: Tensor, tail_mask: Tensor) -> Rows:
         """Buffers for a call of this shape, to be filled by a pack operator."""
         ids, positions, slots, predicts = (torch.zeros((n, rows), dtype=torch.int32, device=cache_len.device) for _ in range(4))
         return cls(ids, positions, slots, predicts, tail_mask, cache_len)
+
+    def results(self, head_rows: int, count: int) -> Results:
+        """Where row operators put what the first ``count`` of the last ``head_rows`` rows say; made once."""
+        key = (head_rows, count)
+        if key not in self._results:
+            first = self.ids.shape[1] - head_rows
+            predicts = self.predicts[:, first : first + count]
+            ids, accepted = (torch.empty(predicts.shape, dtype=torch.int32, device=predicts.device) for _ in range(2))
+            self._results[key] = Results(predicts, ids, accepted)
+        return self._results[key]
 
     def operands(self, count: int) -> list[Tensor]:
         """The first ``count`` tensors, in the order in which operators take them."""

@@ -61,6 +61,8 @@ _FAKES: dict[str, Callable[..., Any]] = {
 _FAKES |= {_name: getattr(checks, f"check_{_name}") for _name in _TORCH_KERNELS if _name not in _FAKES}
 for _name, _kernel in _TORCH_KERNELS.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    # No operator has a gradient: without this, each call goes through a boxed kernel that looks for one.
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake(f"packed_ss::{_name}", _FAKES[_name], lib=_library)
 
 native.load(_TORCH_KERNELS)
