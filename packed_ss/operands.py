@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import torch
@@ -45,6 +46,11 @@ def operands_of(state: Hashable) -> tuple[Operand, ...]:
         for f in fields(state)  # type: ignore[arg-type]  # a class is hashable too
         for shape in getattr(hints[f.name], "__metadata__", ())
     )
+
+
+def named(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> SimpleNamespace:
+    """The tensors of a list, by name."""
+    return SimpleNamespace(**{one.name: tensor for one, tensor in zip(operands, tensors, strict=True)})
 
 
 def check_operands(

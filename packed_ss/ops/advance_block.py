@@ -6,14 +6,16 @@ Nothing here reads the device: every shape is known beforehand, and a finished s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ..layouts.block import tables
-from ..state import ERROR, LENGTH, RUNNING, STOP
+from ..operands import named
+from ..state import BLOCK_STATE, ERROR, LENGTH, RUNNING, STOP
 from . import checks
-from .pack import BlockOperands, table_range, write_rows
+from .pack import table_range, write_rows
 
 
 def advance_block(
@@ -38,7 +40,7 @@ def advance_block(
     checks.check_advance_block(
         ids, accepted, state, verifier_rows, block_size, cuts, shift, mask_token_id, next_verifier_rows, next_cuts, next_rows
     )
-    s, v, b, device = BlockOperands(*state), verifier_rows, block_size, ids.device
+    s, v, b, device = named(BLOCK_STATE, state), verifier_rows, block_size, ids.device
     running = s.finish_reason == RUNNING
     n, width = s.draft.shape
     h = torch.zeros(n, dtype=torch.int64, device=device)
@@ -71,7 +73,7 @@ def advance_block(
         write_rows(s, True, mask_token_id, next_verifier_rows, b, next_cuts, next_rows)
 
 
-def _commit(s: BlockOperands, running: Tensor, candidates: Tensor, h: Tensor, accepted: Tensor) -> Tensor:
+def _commit(s: SimpleNamespace, running: Tensor, candidates: Tensor, h: Tensor, accepted: Tensor) -> Tensor:
     """Append a = min(A, tokens left to L, first stop) of the candidates (Algorithm 1, lines 7-9); return a, int64 [N].
 
     candidates [N, v] int32: tokens for positions n ... n+v-1, of which the first ``accepted`` [N] stand.
@@ -99,7 +101,7 @@ def _commit(s: BlockOperands, running: Tensor, candidates: Tensor, h: Tensor, ac
     return advance
 
 
-def _first_stop(s: BlockOperands, candidates: Tensor, positions: Tensor) -> Tensor:
+def _first_stop(s: SimpleNamespace, candidates: Tensor, positions: Tensor) -> Tensor:
     """1 + the index of the first candidate that completes a stop (int64 [N]; v + 1 where none does).
 
     Stops reach back over earlier calls, but not into the prompt.

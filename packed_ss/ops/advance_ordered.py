@@ -7,15 +7,18 @@ no-op.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..operands import named
+from ..ordered_state import ORDERED_STATE
 from ..state import ERROR, LENGTH, RUNNING, STOP
 from . import checks
 from .pack import table_range
-from .pack_ordered import OrderedOperands, write_rows
+from .pack_ordered import write_rows
 
 
 class _Proposal(NamedTuple):
@@ -47,7 +50,7 @@ def advance_ordered(
     checks.check_advance_ordered(
         ids, probability, accepted, state, waiting_rows, window, verifies, cuts, by_confidence, *following
     )
-    s = OrderedOperands(*state)
+    s = named(ORDERED_STATE, state)
     running = s.finish_reason == RUNNING
     _cache_waiting(s, running, waiting_rows)
     positions, rank = s.order[:, :window].clone(), table_range(window, ids.device)
@@ -91,7 +94,7 @@ def advance_native(ids: Tensor, probability: Tensor, state: Sequence[Tensor], wi
     ids and probability [N, window], by rank of the window in textual order.  Ties for the likeliest go to the leftmost.
     """
     checks.check_advance_native(ids, probability, state, window, threshold, *following)
-    s = OrderedOperands(*state)
+    s = named(ORDERED_STATE, state)
     running = s.finish_reason == RUNNING
     _cache_waiting(s, running, s.waiting.shape[1])
     positions = s.order[:, :window].clone()
@@ -122,23 +125,23 @@ def compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, first_moved: 
         part.copy_(part.gather(2, index.expand_as(part)))
 
 
-def _write_next(s: OrderedOperands, *following) -> None:
+def _write_next(s: SimpleNamespace, *following) -> None:
     if following[-1]:
         write_rows(s, True, *following)
 
 
-def _going(s: OrderedOperands) -> Tensor:
+def _going(s: SimpleNamespace) -> Tensor:
     return s.finish_reason == RUNNING
 
 
-def _cache_waiting(s: OrderedOperands, running: Tensor, waiting_rows: int) -> None:
+def _cache_waiting(s: SimpleNamespace, running: Tensor, waiting_rows: int) -> None:
     """The rows of N were part of the call: their pairs are in the cache now."""
     if waiting_rows:
         _append_cached(s, s.waiting, (s.waiting >= 0) & running.unsqueeze(1))
         s.waiting.copy_(torch.where(running.unsqueeze(1), -1, s.waiting))
 
 
-def _append_cached(s: OrderedOperands, positions: Tensor, mask: Tensor) -> None:
+def _append_cached(s: SimpleNamespace, positions: Tensor, mask: Tensor) -> None:
     """Appends the masked positions, which lead their rows."""
     spare = s.cached.shape[1] - 1
     slot = s.cache_len.unsqueeze(1) + table_range(positions.shape[1], positions.device)
@@ -154,13 +157,13 @@ def _packed(values: Tensor, mask: Tensor) -> Tensor:
     return out[:, :width]
 
 
-def _count(s: OrderedOperands, running: Tensor, advance: Tensor) -> None:
+def _count(s: SimpleNamespace, running: Tensor, advance: Tensor) -> None:
     s.advances.scatter_(1, s.nfe.long().unsqueeze(1), torch.where(running, advance, 0).int().unsqueeze(1))
     s.nfe.add_(running)
     s.first_moved.copy_(s.cache_len)
 
 
-def _commit(s: OrderedOperands, running: Tensor, positions: Tensor, tokens: Tensor, taken: Tensor, failed: Tensor) -> None:
+def _commit(s: SimpleNamespace, running: Tensor, positions: Tensor, tokens: Tensor, taken: Tensor, failed: Tensor) -> None:
     """Lines 11 to 13: stores the taken tokens [N, w], moves E to the earliest end, drops what lies beyond, counts the call.
 
     ``failed`` [N]: the position whose consulted row has no finite maximum, or -1.
@@ -184,7 +187,7 @@ def _commit(s: OrderedOperands, running: Tensor, positions: Tensor, tokens: Tens
     s.finish_reason.copy_(torch.where(running, reason, s.finish_reason))
 
 
-def _shorten(s: OrderedOperands, running: Tensor, reach: int) -> None:
+def _shorten(s: SimpleNamespace, running: Tensor, reach: int) -> None:
     """Line 11: E becomes the earliest last position of an end marker whose tokens are all accepted."""
     longest, device = s.stops.shape[2], s.tokens.device
     last = s.length.unsqueeze(1) + table_range(reach + longest - 1, device)
@@ -199,7 +202,7 @@ def _shorten(s: OrderedOperands, running: Tensor, reach: int) -> None:
     s.end.copy_(torch.minimum(s.end, found))
 
 
-def _drop(s: OrderedOperands) -> None:
+def _drop(s: SimpleNamespace) -> None:
     """Takes cached pairs beyond E out of the order of slots (line 12)."""
     slot = table_range(s.cached.shape[1], s.cached.device)
     inside = slot < s.cache_len.unsqueeze(1)
@@ -231,7 +234,7 @@ def _proposal(ids: Tensor, probability: Tensor | None, rows: Tensor, window: int
     return _Proposal(tokens, None if probability is None else torch.where(tokens >= 0, probability.gather(1, rows), -1))
 
 
-def _next_window(s: OrderedOperands, positions: Tensor, proposal: _Proposal | None, by_confidence: bool) -> None:
+def _next_window(s: SimpleNamespace, positions: Tensor, proposal: _Proposal | None, by_confidence: bool) -> None:
     """Lines 3-5 and 14-15: the next window, its order, and the draft tokens of positions that stay open."""
     width, device = s.order.shape[1], s.order.device
     position = s.length.unsqueeze(1) + table_range(width, device)

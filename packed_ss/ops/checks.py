@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from ..ordered_state import ORDERED_STATE
 from ..rows import BLOCK_ROWS, ORDERED_ROWS
 from ..schedules import MOST_CUTS
 from ..state import BLOCK_STATE
+from .schema import named_arguments
 
 Sizes = dict[str, int]
 _LOGITS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -24,8 +26,24 @@ _WIDE = (torch.float32, torch.float64)
 _MOST_WINDOW = 1024
 _INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
 
-
 # ---- Row operators
+
+#: Tensors by name: dtype (None: that in which rows of the logits are computed), sizes, whether only columns must be contiguous.
+_ROW_LIST = (
+    ("ids", torch.int32, "N M", False),
+    ("rows", torch.int32, "N M", False),
+    ("positions", torch.int32, "N M", True),
+    ("draft", torch.int32, "N W", True),
+    ("seed", torch.int64, "N", False),
+    ("temperature", torch.float64, "N", False),
+    ("top_k", torch.int64, "N", False),
+    ("top_p", torch.float64, "N", False),
+    ("probability", None, "N M", False),
+    ("log_q", None, "N M V", False),
+    ("draft_log_q", None, "N W V", False),
+    ("accepted", torch.int32, "N M", False),
+    ("next_ids", torch.int32, "N next_R", False),
+)
 
 
 def check_linear_argmax(x: Tensor, weight: Tensor) -> None:
@@ -41,103 +59,49 @@ def check_linear_argmax(x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"{op}: x and weight must be on one device, got {x.device} and {weight.device}.")
 
 
-def check_argmax_rows(
-    logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor, probability: Tensor | None
-) -> None:
+def check_argmax_rows(*arguments: Any) -> None:
     """Refuse what `argmax_rows` does not accept."""
-    sizes = _check_row_list("argmax_rows", logits, rows, positions, draft, ids)
-    if probability is not None:
-        check_tensor("argmax_rows", "probability", probability, wide(logits), ("N", "M"), logits.device, sizes)
+    _check_row_operator("argmax_rows", arguments)
 
 
-def check_draw_rows(
-    logits: Tensor,
-    rows: Tensor | None,
-    positions: Tensor,
-    draft: Tensor | None,
-    seed: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    stream: int,
-    ids: Tensor,
-    log_q: Tensor | None,
-    next_ids: Tensor | None,
-    next_column: int,
-) -> None:
-    """Refuse what `draw_rows` does not accept."""
-    op, device = "draw_rows", logits.device
-    sizes = _check_row_list(op, logits, rows, positions, draft, ids)
-    _check_sampling(op, sizes, device, seed, temperature, top_k, top_p)
-    if stream not in (0, 2):
-        raise ValueError(f"{op}: stream must be 0 (DRAFT) or 2 (TARGET), got {stream}.")
-    if log_q is not None:
-        check_tensor(op, "log_q", log_q, wide(logits), ("N", "M", "V"), device, sizes)
-    if next_ids is not None:
-        check_tensor(op, "next_ids", next_ids, torch.int32, ("N", "next_R"), device, sizes)
-        if next_column < 0 or next_column + ids.shape[1] > next_ids.shape[1]:
-            raise ValueError(
-                f"{op}: next_column must leave room for {ids.shape[1]} of the {next_ids.shape[1]} columns of next_ids, "
-                f"got {next_column}."
-            )
-
-
-def check_verify_rows(
-    logits: Tensor,
-    positions: Tensor,
-    seed: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    draft: Tensor,
-    draft_log_q: Tensor,
-    ids: Tensor,
-    accepted: Tensor,
-) -> None:
+def check_verify_rows(*arguments: Any) -> None:
     """Refuse what `verify_rows` does not accept."""
-    op, device = "verify_rows", logits.device
-    sizes = _check_row_list(op, logits, None, positions, draft, ids)
-    _check_sampling(op, sizes, device, seed, temperature, top_k, top_p)
-    check_tensor(op, "draft_log_q", draft_log_q, wide(logits), ("N", "W", "V"), device, sizes)
-    check_tensor(op, "accepted", accepted, torch.int32, ("N", "M"), device, sizes)
+    _check_row_operator("verify_rows", arguments)
 
 
-def wide(logits: Tensor) -> torch.dtype:
-    """The dtype in which rows of these logits are computed: float32, or float64 of float64."""
-    return torch.promote_types(logits.dtype, torch.float32)
+def check_draw_rows(*arguments: Any) -> None:
+    """Refuse what `draw_rows` does not accept."""
+    op = "draw_rows"
+    given = _check_row_operator(op, arguments)
+    if given["stream"] not in (0, 2):
+        raise ValueError(f"{op}: stream must be 0 (DRAFT) or 2 (TARGET), got {given['stream']}.")
+    next_ids, column, entries = given["next_ids"], given["next_column"], given["ids"].shape[1]
+    if next_ids is not None and not 0 <= column <= next_ids.shape[1] - entries:
+        raise ValueError(
+            f"{op}: next_column must leave room for {entries} of the {next_ids.shape[1]} columns of next_ids, got {column}."
+        )
 
 
-def _check_row_list(
-    op: str, logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor
-) -> Sizes:
+def _check_row_operator(op: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    """The arguments by name, after a check of the logits and of every tensor beside them."""
+    given = named_arguments(op, arguments)
+    logits = given["logits"]
     if logits.dtype not in _LOGITS:
         raise ValueError(f"{op}: logits must be {names_of(_LOGITS)}, got {names_of([logits.dtype])}.")
     if logits.dim() != 3 or not 1 <= logits.shape[2] <= _INT32_MAX:
         raise ValueError(f"{op}: logits must be [N, R, V] with V in 1 ... 2^31 - 1, got {list(logits.shape)}.")
     if not is_dense(logits):
         raise ValueError(f"{op}: logits must be contiguous along the vocabulary, got strides {list(logits.stride())}.")
-    device, sizes = logits.device, {"N": logits.shape[0], "V": logits.shape[2]}
-    check_tensor(op, "ids", ids, torch.int32, ("N", "M"), device, sizes)
-    if rows is not None:
-        check_tensor(op, "rows", rows, torch.int32, ("N", "M"), device, sizes)
-    elif ids.shape[1] > logits.shape[1]:
-        raise ValueError(
-            f"{op}: ids must have at most {logits.shape[1]} columns without rows, one a row of logits, got {ids.shape[1]}."
-        )
-    if positions is not None:
-        check_tensor(op, "positions", positions, torch.int32, ("N", "M"), device, sizes, strided=True)
-    if draft is not None:
-        check_tensor(op, "draft", draft, torch.int32, ("N", "W"), device, sizes, strided=True)
-    return sizes
-
-
-def _check_sampling(
-    op: str, sizes: Sizes, device: torch.device, seed: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
-) -> None:
-    check_tensor(op, "seed", seed, torch.int64, ("N",), device, sizes)
-    check_tensor(op, "temperature", temperature, torch.float64, ("N",), device, sizes)
-    check_tensor(op, "top_k", top_k, torch.int64, ("N",), device, sizes)
-    check_tensor(op, "top_p", top_p, torch.float64, ("N",), device, sizes)
+    sizes = {"N": logits.shape[0], "V": logits.shape[2]}
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    for name, dtype, shape, strided in _ROW_LIST:
+        if (tensor := given.get(name)) is not None:
+            check_tensor(op, name, tensor, dtype or wide, shape.split(), logits.device, sizes, strided=strided)
+        elif name == "rows" and sizes["M"] > logits.shape[1]:
+            raise ValueError(
+                f"{op}: ids must have at most {logits.shape[1]} columns without rows, one a row of logits, got {sizes['M']}."
+            )
+    return given
 
 
 # ---- The block layout

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ..layouts.block import tables
-from ..state import RUNNING, BlockState
+from ..operands import named
+from ..state import BLOCK_STATE, RUNNING
 from . import checks
 
 
@@ -20,21 +22,11 @@ def pack_block(
     An entry of the draft without a token holds MASK.  Positions start at n - 1 (the last token), slots at ``cache_len``.
     """
     checks.check_pack_block(state, mask_token_id, verifier_rows, block_size, cuts, rows)
-    write_rows(BlockOperands(*state), False, mask_token_id, verifier_rows, block_size, cuts, rows)
-
-
-class BlockOperands(BlockState):
-    """The operands of a `BlockState` alone, by name."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        (
-            self.tokens, self.length, self.cache_len, self.draft, self.retained, self.order, self.finish_reason, self.nfe,
-            self.advances, self.limit, self.prompt_length, self.stops,
-        ) = tensors  # fmt: skip
+    write_rows(named(BLOCK_STATE, state), False, mask_token_id, verifier_rows, block_size, cuts, rows)
 
 
 def write_rows(
-    s: BlockOperands,
+    s: SimpleNamespace,
     pending: bool,
     mask_token_id: int,
     verifier_rows: int,

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..ordered_state import OrderedState
+from ..operands import named
+from ..ordered_state import ORDERED_STATE
 from ..state import RUNNING
 from . import checks
 from .pack import table_range
-
-
-class OrderedOperands(OrderedState):
-    """The operands of an `OrderedState` alone, by name."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        (
-            self.tokens, self.length, self.cache_len, self.finish_reason, self.nfe, self.advances, self.end, self.stopped,
-            self.prompt_length, self.stops, self.order, self.draft, self.waiting, self.cached, self.moved_from, self.first_moved,
-            self.retained,
-        ) = tensors  # fmt: skip
 
 
 def pack_ordered(state: Sequence[Tensor], *arguments) -> None:
@@ -31,11 +22,11 @@ def pack_ordered(state: Sequence[Tensor], *arguments) -> None:
     A row that stands for nothing is a MASK at position 0, writes to ``spare_slot`` and sees the cache alone.
     """
     checks.check_pack_ordered(state, *arguments)
-    write_rows(OrderedOperands(*state), False, *arguments)
+    write_rows(named(ORDERED_STATE, state), False, *arguments)
 
 
 def write_rows(
-    s: OrderedOperands,
+    s: SimpleNamespace,
     pending: bool,
     mask_token_id: int,
     spare_slot: int,

@@ -10,6 +10,14 @@ next_rows, they also write the rows of the next call: fixed shapes let them, and
 they find, as on a CPU, the list is empty, and pack_block or pack_ordered write the rows afterwards.
 """
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
 _SAMPLING = "Tensor seed, Tensor temperature, Tensor top_k, Tensor top_p"
 _NEXT_ORDERED = (
     "int mask_token_id, int spare_slot, int next_waiting_rows, int next_window, bool next_drafts, bool next_verifies, "
@@ -37,3 +45,14 @@ SCHEMAS = (
     f"advance_native(Tensor ids, Tensor probability, Tensor(a!)[] state, int window, float threshold, {_NEXT_ORDERED}) -> ()",
     "compact_cache(Tensor(a!) keys, Tensor(b!) values, Tensor cache_len, Tensor first_moved, Tensor moved_from) -> ()",
 )
+
+
+@functools.cache
+def _names() -> dict[str, tuple[str, ...]]:
+    parsed = [torch._C.parse_schema(schema) for schema in SCHEMAS]
+    return {schema.name: tuple(argument.name for argument in schema.arguments) for schema in parsed}
+
+
+def named_arguments(op: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    """What an operator is given, by the names in its schema."""
+    return dict(zip(_names()[op], arguments, strict=True))

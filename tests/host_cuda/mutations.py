@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from . import build
 
-TEST_FILES = ("tests/host_cuda/test_operators_on_host.py", "tests/host_cuda/test_tail_mask.py",
+TEST_FILES = ("tests/host_cuda/test_operators_on_host.py",
               "tests/host_cuda/test_uniform_noise.py")  # fmt: skip
 TIME_LIMIT_S = 300  # the first build compiles everything
 
@@ -45,7 +45,6 @@ _ORDERED = "include/packed_ss/advance_ordered.h"
 _PACK = "include/packed_ss/pack_ordered.h"
 _PHILOX = "include/packed_ss/philox.h"
 _SCORES = "include/packed_ss/scores.h"
-_MASK = "include/packed_ss/tail_mask.h"
 _PASSES = "cuda/row_passes.cuh"
 _FILTERS = "cuda/row_filters.cuh"
 _STATISTICS = "cuda/row_statistics.cuh"
@@ -163,13 +162,6 @@ MUTATIONS = (
         "} else if (!is_mask && entry < state.width && ",
         "the last draft token is MASK in the rows",
         "block_states",
-    ),
-    Mutation(
-        _MASK,
-        "if (s < v) return s < shape.cuts[region];",
-        "if (s < v) return s <= shape.cuts[region];",
-        "a region sees the verifier row of its own first token",
-        "small_block",
     ),
     # ---- Which rows, and how they are processed ----
     Mutation(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from packed_ss.layouts.block import BlockCall
 from packed_ss.ordered_state import ORDERED_STATE
 from packed_ss.rows import BLOCK_ROWS, ORDERED_ROWS
 from packed_ss.state import BLOCK_STATE
@@ -19,7 +18,7 @@ from packed_ss.state import BLOCK_STATE
 from .backend import kernels, uniform_noise
 
 __all__ = ["advance_block", "advance_native", "advance_ordered", "argmax_rows", "compact_cache", "draw_rows", "pack_block",
-           "pack_ordered", "tail_mask", "uniform_noise", "verify_rows"]  # fmt: skip
+           "pack_ordered", "uniform_noise", "verify_rows"]  # fmt: skip
 
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _MAX_CUTS = 256
@@ -135,12 +134,6 @@ class _CompactCache(ctypes.Structure):
                 *_fields("keys values cache_len first_moved moved_from", _P))  # fmt: skip
 
 
-class _TailMask(ctypes.Structure):
-    """TailMask of csrc/testing/exports.cpp."""
-
-    _fields_ = (("shape", _BlockShape), *_fields("words visible", _P))
-
-
 # ---- Row operators --------------------------------------------------------------------------------------------------------
 def argmax_rows(
     logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor, probability: Tensor | None
@@ -242,15 +235,6 @@ def advance_block(
     following = _block_rows(next_verifier_rows, block_size, next_cuts, mask_token_id, next_rows) if next_rows else _BlockRows()
     tokens = _pointer(ids), ids.shape[1], _pointer(accepted)
     kernels().call("advance_block", _AdvanceBlock(_block_state(state), shape, *tokens, following))
-
-
-def tail_mask(call: BlockCall) -> tuple[Tensor, Tensor]:
-    """The bitmask [R, ceil(R/32)] of a call's rows by packed_ss/tail_mask.h, and who that says sees whom, [R, R]; both int32."""
-    words = torch.full((call.rows, (call.rows + 31) // 32), -1, dtype=torch.int32)
-    visible = torch.full((call.rows, call.rows), -1, dtype=torch.int32)
-    shape = _block_shape(call.verifier_rows, call.block_size, call.cuts, call.shift)
-    kernels().call("tail_mask", _TailMask(shape, _pointer(words), _pointer(visible)))
-    return words, visible
 
 
 def _block_state(state: Sequence[Tensor]) -> _BlockState:
