@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packed_ss.operands import named
 from packed_ss.ops import checks
-from packed_ss.ops.pack import BlockOperands
+from packed_ss.state import BLOCK_STATE
 
 from . import tiles
 from .checks import check_on_device
@@ -196,7 +197,7 @@ def advance_block(ids: Tensor, accepted: Tensor | None, state: Sequence[Tensor],
     checks.check_advance_block(ids, accepted, state, verifier_rows, block_size, cuts, shift, mask_token_id, next_verifier_rows,
                                next_cuts, next_rows)
     check_on_device("advance_block", "ids", ids)
-    s = BlockOperands(*state)
+    s = named(BLOCK_STATE, state)
     n, stop_count, stop_length = s.stops.shape
     if n:
         with tiles.on(ids.device):

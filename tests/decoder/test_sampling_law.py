@@ -211,8 +211,8 @@ class NeighboursRow(Kernel):
         which = torch.arange(rows.shape[0])
 
         def neighbours(log_p: Tensor, log_q: Tensor) -> Tensor:
-            at = (rows == log_p.unsqueeze(1)).all(-1).int().argmax(1)
-            return residual(rows[which, (at + 1).clamp(max=rows.shape[1] - 1)], log_q)
+            at = (rows == log_p).all(-1).int().argmax(1)
+            return residual(rows[which, (at + 1).clamp(max=rows.shape[1] - 1)].unsqueeze(1), log_q)
 
         row_operators.residual = neighbours
 
