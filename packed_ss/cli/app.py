@@ -49,26 +49,10 @@ def generate(
     json: Json = False,
 ) -> None:
     """Answer one prompt, streaming as tokens are accepted."""
+    given = locals()
     from .generate import run
 
-    run(
-        prompt,
-        file,
-        model=model,
-        schedule=schedule,
-        block_size=block_size,
-        window=window,
-        order=order,
-        stop=stop or [],
-        raw=raw,
-        as_json=json,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        verification=verification,
-    )
+    run(as_json=given.pop("json"), stop=given.pop("stop") or [], **given)
 
 
 @app.command()
@@ -93,26 +77,12 @@ def compare(
     plot: Annotated[Path | None, typer.Option(help="Write a figure (png, svg, pdf).")] = None,
 ) -> None:
     """Run schedules side by side on held-out problems."""
+    given = locals()
     from .compare import run
 
-    named = None if schedules is None else schedules.replace(";", " ").split()
-    run(
-        model,
-        problems,
-        limit,
-        named,
-        block_size=block_size,
-        window=window,
-        orders=list(_words(order)),
-        as_json=json,
-        plot=plot,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        verification=verification,
-    )
+    named = given.pop("schedules")
+    schedules = None if named is None else named.replace(";", " ").split()
+    run(schedules=schedules, orders=list(_words(given.pop("order"))), as_json=given.pop("json"), **given)
 
 
 @app.command()
