@@ -1,4 +1,4 @@
-"""argmax_rows as Triton kernels (packed_ss/ops/rows.py): two launches."""
+"""argmax_rows as Triton kernels (packed_ss/ops/row_operators.py): two launches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def combine_argmax(rows_in_call, rows_ptr, positions_ptr, position_stride, key_p
 
 def argmax_rows(logits: Tensor, rows: Tensor | None, positions: Tensor | None, draft: Tensor | None, ids: Tensor,
                 probability: Tensor | None) -> None:
-    """`packed_ss.ops.rows.argmax_rows`: ids [N, M], and probability [N, M] float32 where it is given.
+    """`packed_ss.ops.row_operators.argmax_rows`: ids [N, M], and probability [N, M] float32 where it is given.
 
     logits [N, R, V] in float32, bfloat16 or float16, any strides but along V.  Every entry that is asked for is looked at,
     whatever ``draft`` says: rows are read side by side.

@@ -1,4 +1,4 @@
-"""draw_rows as Triton kernels (packed_ss/ops/rows.py): two launches, whatever the settings, which are data on the device.
+"""draw_rows as Triton kernels (packed_ss/ops/row_operators.py): two launches, whatever the settings, data on the device.
 
 The first looks at splits of rows.  Where a sequence filters, the program of a row's first split does the row's search and draws
 from the whole row, and the programs of its other splits leave at once.
@@ -136,7 +136,7 @@ def store_draws(logits_ptr, stride_n, stride_r, vocab_size, rows_in_call, rows_p
 def draw_rows(logits: Tensor, rows: Tensor | None, positions: Tensor, draft: Tensor | None, seed: Tensor, temperature: Tensor,
               top_k: Tensor, top_p: Tensor, stream: int, ids: Tensor, log_q: Tensor | None, next_ids: Tensor | None,
               next_column: int) -> None:
-    """`packed_ss.ops.rows.draw_rows`: argmax(log p + G) of entries into ids [N, M], log_q [N, M, V] and next_ids.
+    """`packed_ss.ops.row_operators.draw_rows`: argmax(log p + G) of entries into ids [N, M], log_q [N, M, V] and next_ids.
 
     logits as in `argmax_rows`, where ``draft`` is left aside too.
     """

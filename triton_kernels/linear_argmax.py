@@ -66,7 +66,7 @@ def combine_tiles(best_ptr, ids_ptr, vocab_tiles, SIZE: tl.constexpr):
 
 
 def linear_argmax(x: Tensor, weight: Tensor) -> Tensor:
-    """`packed_ss.ops.rows.linear_argmax`: the lowest id of the largest of the logits x weight^T of each row, int32 [N, R].
+    """`packed_ss.ops.row_operators.linear_argmax`: lowest id of the largest of the logits x weight^T of a row, int32 [N, R].
 
     x [N, R, H], any strides of rows; weight [V, H], the same dtype, float32, bfloat16 or float16.  Products are added up in
     float32, and not rounded to the dtype.  -1 where a row has no finite maximum.  Two launches.

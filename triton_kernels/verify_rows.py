@@ -128,7 +128,7 @@ def store_verified(draft_ptr, draft_stride, verdict_ptr, corrected_ptr, ids_ptr,
 
 def verify_rows(logits: Tensor, positions: Tensor, seed: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, draft: Tensor,
                 draft_log_q: Tensor, ids: Tensor, accepted: Tensor) -> None:
-    """`packed_ss.ops.rows.verify_rows`: accepted drafts, then a draw from [p - Q]+; ids and accepted [N, M].
+    """`packed_ss.ops.row_operators.verify_rows`: accepted drafts, then a draw from [p - Q]+; ids and accepted [N, M].
 
     logits as in `argmax_rows`; draft_log_q [N, W, V] float32.
     """

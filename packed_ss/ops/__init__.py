@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import advance_block, advance_ordered, attention, checks, native, pack, pack_ordered, philox, rows
+from . import advance_block, advance_ordered, attention, checks, native, pack, pack_ordered, philox, row_operators
 from .schema import SCHEMAS
 
 _library = torch.library.Library("packed_ss", "DEF")
@@ -24,10 +24,10 @@ _TORCH_KERNELS: dict[str, Callable[..., Any]] = {
     "uniform_noise": philox.uniform_noise,
     "rope_store": attention.rope_store,
     "tail_attention": attention.tail_attention,
-    "linear_argmax": rows.linear_argmax,
-    "argmax_rows": rows.argmax_rows,
-    "draw_rows": rows.draw_rows,
-    "verify_rows": rows.verify_rows,
+    "linear_argmax": row_operators.linear_argmax,
+    "argmax_rows": row_operators.argmax_rows,
+    "draw_rows": row_operators.draw_rows,
+    "verify_rows": row_operators.verify_rows,
     "pack_block": pack.pack_block,
     "pack_ordered": pack_ordered.pack_ordered,
     "advance_block": advance_block.advance_block,

@@ -18,7 +18,7 @@ from torch import Tensor
 from packed_ss import Branched, Decoder, GenerateOutput
 from packed_ss.layouts.block import BlockCall
 from packed_ss.models.transformer import Transformer
-from packed_ss.ops import rows as row_operators
+from packed_ss.ops import row_operators
 from packed_ss.reference import process as processed
 from packed_ss.request import Request
 from packed_ss.rows import Rows

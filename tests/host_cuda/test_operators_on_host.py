@@ -13,7 +13,7 @@ from packed_ss.ops import advance_block as plain_block
 from packed_ss.ops import advance_ordered as plain_ordered
 from packed_ss.ops import pack as plain_pack
 from packed_ss.ops import pack_ordered as plain_pack_ordered
-from packed_ss.ops import rows as plain
+from packed_ss.ops import row_operators as plain
 from packed_ss.ordered_state import OrderedState
 from packed_ss.sampling import process
 from packed_ss.state import BlockState, sampling_settings, stops_tensor
