@@ -280,8 +280,8 @@ MUTATIONS = (
     Mutation(
         _SCORES,
         "return x != x ? ~std::uint32_t{0} : bits_key<std::uint32_t, kFloat32Inf>(float_bits(x));",
-        "return bits_key<std::uint32_t, kFloat32Inf>(float_bits(x));",
-        "a NaN with its sign set is below everything",
+        "return x != x ? 0 : bits_key<std::uint32_t, kFloat32Inf>(float_bits(x));",
+        "a NaN is below everything",
         "nan_anywhere or nan_of_either_sign",
     ),
     # ---- Sums ----
